@@ -1,0 +1,45 @@
+# The front door. Each target is a few commands; the work is done by CMake, scripts/ and python/.
+PYTHON := .venv/bin/python
+CAFFE := build/caffe/tools/caffe
+CMAKE_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint test-cpp test-python test-upstream bench clean
+
+help: ## say what each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+setup: ## install missing Debian packages and the Python environment
+	@scripts/setup.sh
+
+build: setup ## build libcaffe, the caffe tool and pycaffe into build/
+	@test -f build/build.ninja || cmake -Wno-dev -S . -B build -G Ninja \
+	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) $(CMAKE_FLAGS)
+	@cmake --build build
+
+demo: build ## train a Bayesian LeNet on MNIST and print its test error and uncertainty
+	@$(PYTHON) scripts/demo.py
+
+test: build lint test-cpp test-python ## run all tests of ours
+
+lint: setup ## check the formatting and style of our code
+	@.venv/bin/ruff check -q --config python/pyproject.toml .
+	@.venv/bin/ruff format -q --check --config python/pyproject.toml .
+	@git ls-files '*.hpp' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
+
+test-cpp: build
+	@cmake --build build --target bayes_tests
+	@build/bayes_tests
+
+test-python: build
+	@$(PYTHON) -m pytest -q tests/python
+
+test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
+	@cmake --build build --target test.testbin
+	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
+
+bench: build ## timings beside other tools (none yet)
+	@echo "There are no benchmarks yet."
+
+clean: ## remove the build and the Python environment, keep data and trained nets
+	rm -rf build .venv

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Installs what the build needs: Debian packages that are missing, and a virtual environment with the
+# pinned Python packages. Does nothing, quickly, when all is there.
+#
+#   scripts/setup.sh           packages and environment
+#   scripts/setup.sh --check   only say which Debian packages are missing; exit 1 if any is
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+list=scripts/apt-packages.txt
+venv=.venv
+
+command -v dpkg-query > /dev/null || {
+  echo "setup: this is not Debian or Ubuntu; install the counterparts of the packages in $list by" \
+       "hand, then put a program named dpkg-query that always succeeds on PATH" >&2
+  exit 1
+}
+mapfile -t wanted < <(grep -v '^#' "$list")
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query -W -f '${Status}' "$package" 2> /dev/null || true)
+  [ "$status" = "install ok installed" ] || missing+=("$package")
+done
+
+if [ "${1:-}" = --check ]; then
+  [ ${#missing[@]} -eq 0 ] || { printf '%s\n' "${missing[@]}"; exit 1; }
+  exit 0
+fi
+
+if [ ${#missing[@]} -gt 0 ]; then
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo > /dev/null; then
+      as_root=(sudo)
+    else
+      echo "setup: these packages are missing, and you are neither root nor is there sudo. Ask an" \
+           "administrator for:" >&2
+      echo "  apt-get install ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+  echo "setup: installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends "${missing[@]}" > /dev/null
+fi
+
+# Boost.Python is built for the system's Python, so the environment is made of that one.
+wants=$(cat python/requirements.txt python/pyproject.toml scripts/setup.sh | sha256sum)
+if [ "$(cat $venv/.installed 2> /dev/null || true)" != "$wants" ]; then
+  echo "setup: making the virtual environment $venv"
+  rm -rf $venv
+  /usr/bin/python3 -m venv $venv
+  $venv/bin/pip install -q -r python/requirements.txt
+  $venv/bin/pip install -q --no-deps --no-build-isolation -e python
+  site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  echo "$PWD/build/caffe-src/python" > "$site/pycaffe.pth"
+  echo "$wants" > $venv/.installed
+fi
