@@ -1,0 +1,36 @@
+"""A place to build files in before they are renamed to where they belong."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = ".bayescaffe-tmp"
+
+
+@contextlib.contextmanager
+def scratch_dir(parent: Path) -> Iterator[Path]:
+    """Yield an empty directory inside `parent`, on the same file system so that renames are atomic.
+
+    It is gone afterwards, whatever happened; after a `kill -9` the next call removes it. `parent`
+    is made if need be, and locked meanwhile: a second process waits for the first.
+    """
+    is_new = not parent.exists()
+    parent.mkdir(parents=True, exist_ok=True)
+    path = parent / NAME
+    lock = os.open(parent, os.O_RDONLY)
+    try:
+        # Some network file systems cannot lock a directory; two runs at once are rare enough.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty: the work was done
+                parent.rmdir()
+        os.close(lock)
