@@ -23,8 +23,8 @@ demo: build ## train a Bayesian LeNet on MNIST and print its test error and unce
 test: build lint test-cpp test-python ## run all tests of ours
 
 lint: setup ## check the formatting and style of our code
-	@.venv/bin/ruff check -q --config python/pyproject.toml .
-	@.venv/bin/ruff format -q --check --config python/pyproject.toml .
+	@.venv/bin/ruff check -q .
+	@.venv/bin/ruff format -q --check .
 	@git ls-files '*.hpp' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
 
 test-cpp: build

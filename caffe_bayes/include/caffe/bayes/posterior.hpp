@@ -1,0 +1,77 @@
+#ifndef CAFFE_BAYES_POSTERIOR_HPP_
+#define CAFFE_BAYES_POSTERIOR_HPP_
+
+#include "caffe/bayes/noise.hpp"
+#include "caffe/blob.hpp"
+#include "caffe/common.hpp"
+
+namespace caffe {
+namespace bayes {
+
+/**
+ * @brief The posterior of one parameter blob: its means m, their common relative
+ *        uncertainty tau = softplus(delta), the noise epsilon of the current
+ *        sample, and the prior. See formulas.hpp for the mathematics.
+ *
+ * The three blobs belong to the layer, which shows them to the solver; this class
+ * only knows what they mean.
+ */
+template <typename Dtype>
+class Posterior {
+ public:
+  /**
+   * @param m       the means, of any shape
+   * @param delta   one number
+   * @param epsilon the noise, of the shape of m
+   * @param tau_min the floor: delta is kept where tau >= tau_min
+   */
+  Posterior(const shared_ptr<Blob<Dtype> >& m,
+            const shared_ptr<Blob<Dtype> >& delta,
+            const shared_ptr<Blob<Dtype> >& epsilon, Dtype tau_min);
+
+  /// One prior N(mean, std^2) for every weight.
+  void SetPrior(Dtype mean, Dtype std);
+  /// A prior of its own for each weight; both blobs have the shape of m.
+  void SetPrior(const shared_ptr<Blob<Dtype> >& mean,
+                const shared_ptr<Blob<Dtype> >& std);
+
+  /// The relative uncertainty. Raises delta to its floor where an update of the
+  /// solver took it below, so that it can leave it again when the gradient says.
+  Dtype Tau();
+
+  /// Fills epsilon with a draw and w with the weights that it stands for.
+  void Sample(const NoiseKey& key, uint64_t draw, Blob<Dtype>* w);
+  /// Fills epsilon with 0 and w with the means.
+  void Mean(Blob<Dtype>* w);
+
+  /**
+   * @brief Adds to the gradients of m and delta what the loss of the current
+   *        sample and the prior contribute.
+   *
+   * @param w           its diff holds the gradient of the loss by the sample
+   * @param kl_scale    the factor on KL
+   * @param learn_m     whether m's gradient is wanted
+   * @param learn_delta whether delta's gradient is wanted
+   */
+  void Backward(const Blob<Dtype>& w, Dtype kl_scale, bool learn_m,
+                bool learn_delta);
+
+  /// KL(q || p) of the whole blob, constants included: 0 when q = p.
+  Dtype KL();
+
+ private:
+  /// Calls `function` with the prior, whichever of its two forms it has.
+  template <typename Function>
+  void WithPrior(Function function) const;
+
+  shared_ptr<Blob<Dtype> > m_, delta_, epsilon_;
+  Dtype delta_min_;
+  /// The prior of every weight, unless each has its own in the blobs below.
+  Dtype prior_mean_, prior_std_;
+  shared_ptr<Blob<Dtype> > prior_means_, prior_stds_;
+};
+
+}  // namespace bayes
+}  // namespace caffe
+
+#endif  // CAFFE_BAYES_POSTERIOR_HPP_

@@ -1,0 +1,80 @@
+#ifndef CAFFE_BAYES_STOCHASTIC_HPP_
+#define CAFFE_BAYES_STOCHASTIC_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "caffe/bayes/noise.hpp"
+#include "caffe/common.hpp"
+
+namespace caffe {
+namespace bayes {
+
+/**
+ * @brief What a layer has whose output depends on named noise: a draw index.
+ *
+ * Each Forward uses one draw and leaves the next one to the Forward after it.
+ * Draw k of a net, under one seed, is one definite network.
+ */
+class Stochastic {
+ public:
+  virtual ~Stochastic() {}
+
+  /// The next Forward uses this draw.
+  void SetDraw(uint64_t draw) {
+    next_draw_ = draw;
+    draw_is_named_ = true;
+  }
+
+  /// The net found that this layer's parameter `param_id` is the parameter
+  /// `owner_param_id` of the layer `owner`.
+  virtual void OnParamShared(int param_id, const std::string& owner,
+                             int owner_param_id) {}
+
+ protected:
+  /// The name of a layer's noise for one of its blobs, under the seed that was in
+  /// force when this layer was made.
+  NoiseKey Key(const std::string& layer, int blob) const {
+    return MakeNoiseKey(seed_, layer, blob);
+  }
+  uint64_t TakeDraw() { return next_draw_++; }
+  /// Whether somebody (the solver, a program) said which draw to use.
+  bool draw_is_named() const { return draw_is_named_; }
+
+ private:
+  uint32_t seed_ = Caffe::random_seed();
+  uint64_t next_draw_ = 0;
+  bool draw_is_named_ = false;
+};
+
+/// Makes the next Forward of a net its draw `draw`, the one after it the next.
+template <typename Net>
+void SetDraw(const Net& net, uint64_t draw) {
+  for (const auto& layer : net.layers()) {
+    Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
+    if (stochastic) stochastic->SetDraw(draw);
+  }
+}
+
+/// A layer that can go on where a training was interrupted.
+class Resumable {
+ public:
+  virtual ~Resumable() {}
+  /// Puts the layer where it is after this many calls of Forward.
+  virtual void SkipForwards(uint64_t forwards) = 0;
+};
+
+/// Makes a newly loaded net go on as if it had run `forwards` times.
+template <typename Net>
+void ResumeAt(const Net& net, uint64_t forwards) {
+  SetDraw(net, forwards);
+  for (const auto& layer : net.layers()) {
+    Resumable* resumable = dynamic_cast<Resumable*>(layer.get());
+    if (resumable) resumable->SkipForwards(forwards);
+  }
+}
+
+}  // namespace bayes
+}  // namespace caffe
+
+#endif  // CAFFE_BAYES_STOCHASTIC_HPP_

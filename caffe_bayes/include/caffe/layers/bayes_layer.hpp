@@ -1,0 +1,117 @@
+#ifndef CAFFE_BAYES_LAYER_HPP_
+#define CAFFE_BAYES_LAYER_HPP_
+
+#include <string>
+#include <vector>
+
+#include "caffe/bayes/posterior.hpp"
+#include "caffe/bayes/stochastic.hpp"
+#include "caffe/blob.hpp"
+#include "caffe/layer.hpp"
+#include "caffe/layers/conv_layer.hpp"
+#include "caffe/layers/deconv_layer.hpp"
+#include "caffe/layers/inner_product_layer.hpp"
+#include "caffe/proto/caffe.pb.h"
+
+namespace caffe {
+
+/**
+ * @brief Makes a stock layer Bayesian: its parameters become random, and the
+ *        layer learns their posterior by variational inference.
+ *
+ * Each Forward draws one set of weights, w = m (1 + tau epsilon), and lets the
+ * stock layer compute with it; Backward turns the gradient of w into those of m
+ * and delta and adds kl_weight / dataset_size times the gradient of KL(q || p).
+ * So with a loss that is the mean over a batch, the solver minimises
+ *   mean loss + kl_weight / dataset_size * KL(q || p).
+ * See bayes/formulas.hpp for the formulas, BayesParameter in caffe.proto for the
+ * options.
+ *
+ * Blobs (without a bias term: m, delta, epsilon):
+ *   -# m, m_b              the means; a stock layer's weights and biases
+ *   -# delta, delta_b      one number each, tau = ln(1 + exp(delta)); never decayed
+ *   -# epsilon, epsilon_b  the noise of the latest draw; never learned or decayed
+ *
+ * @param top the stock layer's, then optionally one more: a single number,
+ *        KL(q || p) * kl_weight / dataset_size. Give it loss_weight 1 to have the
+ *        displayed loss be the whole objective; the gradient is the same without.
+ *
+ * Where param names share m between layers of a net, the layers draw the same
+ * noise and so the same weights, and KL counts once.
+ */
+template <template <typename> class Base, typename Dtype>
+class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
+ public:
+  explicit BayesLayer(const LayerParameter& param) : Base<Dtype>(param) {}
+  void LayerSetUp(const vector<Blob<Dtype>*>& bottom,
+                  const vector<Blob<Dtype>*>& top) override;
+  void Reshape(const vector<Blob<Dtype>*>& bottom,
+               const vector<Blob<Dtype>*>& top) override;
+
+  int ExactNumTopBlobs() const override { return -1; }
+  int MinTopBlobs() const override { return 1; }
+  bool EqualNumBottomTopBlobs() const override { return false; }
+
+  void OnParamShared(int param_id, const std::string& owner,
+                     int owner_param_id) override;
+
+ protected:
+  void Forward_cpu(const vector<Blob<Dtype>*>& bottom,
+                   const vector<Blob<Dtype>*>& top) override;
+  void Backward_cpu(const vector<Blob<Dtype>*>& top,
+                    const vector<bool>& propagate_down,
+                    const vector<Blob<Dtype>*>& bottom) override;
+  // Until there are kernels, a net in GPU mode computes these layers on the CPU.
+  void Forward_gpu(const vector<Blob<Dtype>*>& bottom,
+                   const vector<Blob<Dtype>*>& top) override {
+    Forward_cpu(bottom, top);
+  }
+  void Backward_gpu(const vector<Blob<Dtype>*>& top,
+                    const vector<bool>& propagate_down,
+                    const vector<Blob<Dtype>*>& bottom) override {
+    Backward_cpu(top, propagate_down, bottom);
+  }
+
+ private:
+  /// Exchanges the means for the sampled weights in blobs_ while it lives.
+  class SampleInPlace;
+
+  void MakePosteriors();
+  void ProtectParams();
+  vector<Blob<Dtype>*> StockTops(const vector<Blob<Dtype>*>& top) const;
+
+  /// The stock layer's number of parameter blobs: 2, or 1 without a bias term.
+  int num_stock_blobs_;
+  /// One for each of the stock layer's parameter blobs, and the weights drawn.
+  vector<bayes::Posterior<Dtype> > posteriors_;
+  vector<shared_ptr<Blob<Dtype> > > sampled_;
+  /// The name of each one's noise.
+  vector<bayes::NoiseKey> keys_;
+  /// The factor on each one's KL: kl_weight / dataset_size, or 0 where another
+  /// layer owns the parameter.
+  vector<Dtype> kl_scales_;
+  /// Whether weights are drawn, or the means used as they are.
+  bool samples_;
+  /// Whether the last top is KL.
+  bool has_kl_top_;
+};
+
+// The layers that a prototxt can name.
+#define BAYES_LAYER(name)                                               \
+  template <typename Dtype>                                             \
+  class Bayes##name##Layer : public BayesLayer<name##Layer, Dtype> {    \
+   public:                                                              \
+    explicit Bayes##name##Layer(const LayerParameter& param)            \
+        : BayesLayer<name##Layer, Dtype>(param) {}                      \
+    const char* type() const override { return "Bayes" #name; }         \
+  }
+
+BAYES_LAYER(Convolution);
+BAYES_LAYER(Deconvolution);
+BAYES_LAYER(InnerProduct);
+
+#undef BAYES_LAYER
+
+}  // namespace caffe
+
+#endif  // CAFFE_BAYES_LAYER_HPP_

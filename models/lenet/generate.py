@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Write the paper's eight LeNets: a folder each, with the net and its solver.
+
+    models/lenet/generate.py          write them all beside this file
+    models/lenet/generate.py DIR      write them into DIR
+
+The nets differ in four things only, which `NETS` below lists; everything else is said once.
+A test keeps the written files in step with this one.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN, TEST = "data/mnist/train_lmdb", "data/mnist/test_lmdb"
+
+
+@dataclass(frozen=True)
+class LeNet:
+    """One of the nets: Bayesian or not, with dropout or not, its data and its width."""
+
+    bayes: bool
+    dropout: bool = True
+    exchanged: bool = False  # train on the 10,000 test images, test on the 60,000 others
+    neurons: int = 500
+
+    @property
+    def train_images(self) -> int:
+        return 10_000 if self.exchanged else 60_000
+
+    @property
+    def test_images(self) -> int:
+        return 70_000 - self.train_images
+
+
+KINDS = {
+    "plain": {"dropout": False},
+    "dropout": {},
+    "exchanged": {"exchanged": True},
+    "reduced": {"neurons": 250},
+}
+NETS = {
+    f"{family}-{kind}": LeNet(bayes=family == "bayes", **options)
+    for family in ("freq", "bayes")
+    for kind, options in KINDS.items()
+}
+
+# kl_weight / dataset_size, the same for all nets: see README.md for how it was found.
+KL_SCALE = 4e-8
+
+
+def number(value: float) -> str:
+    return f"{value:g}"
+
+
+def layer(name: str, kind: str, bottom: str, top: str, *more: str) -> str:
+    lines = [f'name: "{name}"', f'type: "{kind}"', f'bottom: "{bottom}"', f'top: "{top}"', *more]
+    return block("layer", *lines)
+
+
+def block(name: str, *lines: str) -> str:
+    body = "\n".join(lines).replace("\n", "\n  ")
+    return f"{name} {{\n  {body}\n}}"
+
+
+def data(phase: str, source: str, batch: int) -> str:
+    return block(
+        "layer",
+        'name: "mnist"',
+        'type: "Data"',
+        'top: "data"',
+        'top: "label"',
+        f"include {{ phase: {phase} }}",
+        "transform_param { scale: 0.00390625 }",
+        f'data_param {{ source: "{source}" batch_size: {batch} backend: LMDB }}',
+    )
+
+
+def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: str = "") -> str:
+    """A layer with weights: `kind` is the stock layer, made Bayesian where the net is."""
+    field = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}[kind]
+    more = [
+        "param { lr_mult: 1 }",
+        "param { lr_mult: 2 }",
+        block(
+            field,
+            *options.split("; "),
+            'weight_filler { type: "xavier" }',
+            'bias_filler { type: "constant" }',
+        ),
+    ]
+    if net.bayes:
+        kl_weight = number(KL_SCALE * net.train_images)
+        lines = [f"kl_weight: {kl_weight}", f"dataset_size: {net.train_images}"]
+        more.append(block("bayes_param", *lines, *filter(None, tau.split("; "))))
+    return layer(name, f"Bayes{kind}" if net.bayes else kind, bottom, name, *more)
+
+
+def pool(name: str, bottom: str) -> str:
+    return layer(name, "Pooling", bottom, name, "pooling_param { pool: MAX kernel_size: 2 stride: 2 }")
+
+
+def train_test(name: str, net: LeNet) -> str:
+    train, test = (TEST, TRAIN) if net.exchanged else (TRAIN, TEST)
+    conv, dense = "Convolution", "InnerProduct"
+    fc1 = f"num_output: {net.neurons}"
+    layers = [
+        data("TRAIN", train, 64),
+        data("TEST", test, 100),
+        weights(net, "conv1", conv, "data", "num_output: 20; kernel_size: 5"),
+        pool("pool1", "conv1"),
+        weights(net, "conv2", conv, "pool1", "num_output: 50; kernel_size: 5"),
+        pool("pool2", "conv2"),
+        weights(net, "fc1", dense, "pool2", fc1, tau="tau_init: 1; bias_tau_init: 0.2"),
+        layer("relu1", "ReLU", "fc1", "fc1"),
+    ]
+    if net.dropout:
+        options = "dropout_ratio: 0.5" + " sample_weights_test: true" * net.bayes
+        layers.append(layer("drop1", "Dropout", "fc1", "fc1", f"dropout_param {{ {options} }}"))
+    scores = ('bottom: "label"',)
+    layers += [
+        weights(net, "fc2", dense, "fc1", "num_output: 10"),
+        layer("accuracy", "Accuracy", "fc2", "accuracy", *scores, "include { phase: TEST }"),
+        layer("loss", "SoftmaxWithLoss", "fc2", "loss", *scores),
+    ]
+    return "\n".join([HEADER, f'name: "lenet-{name}"', *layers, ""])
+
+
+def solver(name: str, net: LeNet) -> str:
+    folder = f"models/lenet/{name}"
+    lines = [
+        HEADER,
+        f'net: "{folder}/train_test.prototxt"',
+        f"test_iter: {net.test_images // 100}",
+        f"test_interval: {1000 if net.exchanged else 500}",
+        "test_initialization: false",
+        "base_lr: 0.01",
+        'lr_policy: "inv"',
+        "gamma: 0.0001",
+        "power: 0.75",
+        "momentum: 0.9",
+        f"weight_decay: {0 if net.bayes else 0.0005}",
+        "max_iter: 10000",
+        "display: 100",
+        "average_loss: 100",
+        "snapshot: 5000",
+        f'snapshot_prefix: "{folder}/lenet"',
+        "random_seed: 1",
+        "solver_mode: CPU",
+    ]
+    return "\n".join([*lines, ""])
+
+
+HEADER = "# Written by models/lenet/generate.py; change it there. Paths are from the top of the repository."
+
+
+def write(folder: Path) -> None:
+    for name, net in NETS.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "train_test.prototxt").write_text(train_test(name, net))
+        (folder / name / "solver.prototxt").write_text(solver(name, net))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
