@@ -1,0 +1,393 @@
+// The Bayesian layers one by one: gradients over a list of shapes, the stock layer
+// inside them, draws, options and refusals.
+
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "caffe/bayes/formulas.hpp"
+#include "caffe/filler.hpp"
+#include "caffe/layer_factory.hpp"
+#include "caffe/layers/bayes_layer.hpp"
+#include "caffe/test/test_caffe_main.hpp"
+#include "caffe/test/test_gradient_check_util.hpp"
+
+namespace caffe {
+
+// A layer that draws the same weights in every Forward, as finite differences want.
+template <template <typename> class Bayes, typename Dtype>
+class SameDraw : public Bayes<Dtype> {
+ public:
+  explicit SameDraw(const LayerParameter& param) : Bayes<Dtype>(param) {}
+
+ protected:
+  void Forward_cpu(const vector<Blob<Dtype>*>& bottom,
+                   const vector<Blob<Dtype>*>& top) override {
+    this->SetDraw(5);
+    Bayes<Dtype>::Forward_cpu(bottom, top);
+  }
+};
+
+struct Shape {
+  const char* type;
+  vector<int> bottom;
+  const char* options;
+};
+
+const char kConv[] = "BayesConvolution";
+const char kDeconv[] = "BayesDeconvolution";
+const char kInner[] = "BayesInnerProduct";
+
+// Batch 1, groups, odd counts, no bias, strides, pads, dilation, one and three
+// spatial axes; for inner products other axes and a transposed matrix.
+const Shape kShapes[] = {
+    {kConv, {1, 1, 3, 3}, "num_output: 1 kernel_size: 3"},
+    {kConv, {2, 3, 5, 4}, "num_output: 5 kernel_size: 3 stride: 2 pad: 1"},
+    {kConv, {2, 4, 3, 3}, "num_output: 6 kernel_size: 2 group: 2"},
+    {kConv, {1, 2, 5, 5}, "num_output: 3 kernel_size: 2 dilation: 2"},
+    {kConv, {2, 3, 3, 3}, "num_output: 3 kernel_size: 3 bias_term: false"},
+    {kConv, {2, 2, 7}, "num_output: 3 kernel_size: 3"},
+    {kConv, {1, 2, 3, 2, 3}, "num_output: 2 kernel_size: 2"},
+    {kConv, {2, 3, 2, 2}, "num_output: 3 kernel_size: 1"},
+    {kDeconv, {1, 2, 2, 3}, "num_output: 3 kernel_size: 2 stride: 2"},
+    {kDeconv, {2, 2, 2, 2}, "num_output: 2 kernel_size: 3 bias_term: false"},
+    {kInner, {1, 3}, "num_output: 1"},
+    {kInner, {3, 2, 3, 1}, "num_output: 7"},
+    {kInner, {2, 5}, "num_output: 3 bias_term: false"},
+    {kInner, {2, 5}, "num_output: 3 transpose: true"},
+    {kInner, {2, 3, 4}, "num_output: 3 axis: 2"},
+};
+
+template <typename Dtype>
+class BayesLayerTest : public ::testing::Test {
+ protected:
+  BayesLayerTest() { Caffe::set_random_seed(1701); }
+
+  static LayerParameter Param(const Shape& shape, const string& bayes_param) {
+    const string field = shape.type == kInner ? "inner_product_param"
+                                              : "convolution_param";
+    const string text =
+        string("name: 'layer' type: '") + shape.type + "' " + field + " { " +
+        shape.options +
+        " weight_filler { type: 'gaussian' std: 1 }"
+        " bias_filler { type: 'gaussian' std: 1 } } bayes_param { " +
+        bayes_param + " }";
+    LayerParameter param;
+    CHECK(google::protobuf::TextFormat::ParseFromString(text, &param)) << text;
+    return param;
+  }
+
+  static LayerParameter StockParam(const Shape& shape) {
+    LayerParameter param = Param(shape, "");
+    param.set_type(param.type().substr(5));
+    return param;
+  }
+
+  template <template <typename> class Bayes>
+  static Layer<Dtype>* Make(const LayerParameter& param, bool same_draw) {
+    if (same_draw) return new SameDraw<Bayes, Dtype>(param);
+    return new Bayes<Dtype>(param);
+  }
+
+  // Sets up a layer on random input.
+  shared_ptr<Layer<Dtype> > SetUpLayer(const Shape& shape,
+                                       const string& bayes_param,
+                                       bool same_draw = false,
+                                       bool kl_top = false,
+                                       Phase phase = TRAIN) {
+    LayerParameter param = Param(shape, bayes_param);
+    param.set_phase(phase);
+    shared_ptr<Layer<Dtype> > layer(
+        shape.type == kConv ? Make<BayesConvolutionLayer>(param, same_draw)
+        : shape.type == kDeconv
+            ? Make<BayesDeconvolutionLayer>(param, same_draw)
+            : Make<BayesInnerProductLayer>(param, same_draw));
+    SetBottom(shape);
+    top_.assign(1, &output_);
+    if (kl_top) top_.push_back(&kl_);
+    layer->SetUp(bottom_, top_);
+    return layer;
+  }
+
+  void SetBottom(const Shape& shape) {
+    input_.Reshape(shape.bottom);
+    FillerParameter filler_param;
+    GaussianFiller<Dtype>(filler_param).Fill(&input_);
+    bottom_.assign(1, &input_);
+  }
+
+  // One Backward with a fixed gradient at the output; the gradients of all blobs.
+  vector<Dtype> Gradients(Layer<Dtype>* layer, int times = 1) {
+    for (const auto& blob : layer->blobs()) {
+      std::fill_n(blob->mutable_cpu_diff(), blob->count(), 0);
+    }
+    for (int i = 0; i < output_.count(); ++i) {
+      output_.mutable_cpu_diff()[i] = 0.1 * (i % 7 - 3);
+    }
+    for (int time = 0; time < times; ++time) {
+      layer->Forward(bottom_, top_);
+      layer->Backward(top_, vector<bool>(1, true), bottom_);
+    }
+    vector<Dtype> gradients;
+    for (const auto& blob : layer->blobs()) {
+      gradients.insert(gradients.end(), blob->cpu_diff(),
+                       blob->cpu_diff() + blob->count());
+    }
+    return gradients;
+  }
+
+  vector<Dtype> Output(Layer<Dtype>* layer) {
+    layer->Forward(bottom_, top_);
+    return vector<Dtype>(output_.cpu_data(),
+                         output_.cpu_data() + output_.count());
+  }
+
+  Blob<Dtype> input_, output_, kl_;
+  vector<Blob<Dtype>*> bottom_, top_;
+};
+TYPED_TEST_CASE(BayesLayerTest, TestDtypes);
+
+TYPED_TEST(BayesLayerTest, BlobsAreMeansDeltasAndNoise) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto layer = this->SetUpLayer(
+        shape, "kl_weight: 0 tau_init: 0.3 bias_tau_init: 0.05");
+    const auto& blobs = layer->blobs();
+    const int n = string(shape.options).find("bias_term: false") == string::npos
+                      ? 2
+                      : 1;
+    ASSERT_EQ(3 * n, blobs.size());
+    for (int i = 0; i < n; ++i) {
+      EXPECT_EQ(blobs[i]->shape(), blobs[2 * n + i]->shape());
+      ASSERT_EQ(1, blobs[n + i]->count());
+      EXPECT_NEAR(i == 0 ? 0.3 : 0.05,
+                  bayes::Softplus(blobs[n + i]->cpu_data()[0]), 1e-6);
+    }
+  }
+}
+
+// Of m, m_b, delta, delta_b and the bottom, and that epsilon has none.
+TYPED_TEST(BayesLayerTest, GradientsOfTheLoss) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto layer =
+        this->SetUpLayer(shape, "kl_weight: 0 tau_init: 0.5", true);
+    GradientChecker<TypeParam> checker(1e-2, 2e-3);
+    checker.CheckGradientExhaustive(layer.get(), this->bottom_, this->top_);
+  }
+}
+
+// The gradients with KL less those without are the change of the KL top.
+TYPED_TEST(BayesLayerTest, GradientsOfKL) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const string prior =
+        "prior_mean: 0.2 prior_std: 0.8 bias_prior_std: 0.5 tau_init: 0.5 ";
+    Caffe::set_random_seed(1);
+    auto layer = this->SetUpLayer(shape, prior + "kl_weight: 0", true);
+    const vector<TypeParam> without = this->Gradients(layer.get());
+    Caffe::set_random_seed(1);
+    layer = this->SetUpLayer(shape, prior + "kl_weight: 30 dataset_size: 100",
+                             true, true);
+    const vector<TypeParam> with = this->Gradients(layer.get());
+    int k = 0;
+    const int learned = layer->blobs().size() / 3 * 2;
+    for (int b = 0; b < layer->blobs().size(); ++b) {
+      Blob<TypeParam>* blob = layer->blobs()[b].get();
+      for (int i = 0; i < blob->count(); ++i, ++k) {
+        if (b >= learned) {
+          EXPECT_EQ(0, with[k]);
+          continue;
+        }
+        TypeParam* x = blob->mutable_cpu_data() + i;
+        const TypeParam kept = *x, step = std::fabs(kept) * 1e-2;
+        *x = kept + step;
+        layer->Forward(this->bottom_, this->top_);
+        const double above = this->kl_.cpu_data()[0];
+        *x = kept - step;
+        layer->Forward(this->bottom_, this->top_);
+        const double below = this->kl_.cpu_data()[0];
+        *x = kept;
+        const double expected = (above - below) / (2 * step);
+        EXPECT_NEAR(expected, with[k] - without[k],
+                    5e-3 * (1 + std::fabs(expected)))
+            << "blob " << b << " number " << i;
+      }
+    }
+  }
+}
+
+TYPED_TEST(BayesLayerTest, BackwardAccumulatesForIterSize) {
+  const auto layer = this->SetUpLayer(
+      kShapes[1], "kl_weight: 30 dataset_size: 100 prior_std: 1", true);
+  const vector<TypeParam> once = this->Gradients(layer.get());
+  const vector<TypeParam> twice = this->Gradients(layer.get(), 2);
+  for (int i = 0; i < once.size(); ++i) {
+    EXPECT_NEAR(2 * once[i], twice[i], 1e-4 * (1 + std::fabs(once[i])));
+  }
+}
+
+TYPED_TEST(BayesLayerTest, WithoutSamplingItIsTheStockLayer) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto bayes = this->SetUpLayer(shape, "kl_weight: 0 sample: NEVER");
+    const vector<TypeParam> output = this->Output(bayes.get());
+    const vector<TypeParam> gradients = this->Gradients(bayes.get());
+    const auto stock =
+        LayerRegistry<TypeParam>::CreateLayer(this->StockParam(shape));
+    stock->SetUp(this->bottom_, this->top_);
+    for (int i = 0; i < stock->blobs().size(); ++i) {
+      stock->blobs()[i]->CopyFrom(*bayes->blobs()[i]);
+    }
+    EXPECT_EQ(output, this->Output(stock.get()));
+    const vector<TypeParam> stock_gradients = this->Gradients(stock.get());
+    for (int i = 0; i < stock_gradients.size(); ++i) {
+      EXPECT_EQ(stock_gradients[i], gradients[i]);
+    }
+  }
+}
+
+TYPED_TEST(BayesLayerTest, SamplesWhenTold) {
+  struct {
+    const char* sample;
+    Phase phase;
+    bool samples;
+  } cases[] = {{"ALWAYS", TRAIN, true},     {"ALWAYS", TEST, true},
+               {"TRAIN_ONLY", TRAIN, true}, {"TRAIN_ONLY", TEST, false},
+               {"NEVER", TRAIN, false},     {"NEVER", TEST, false}};
+  for (const auto& c : cases) {
+    const auto layer =
+        this->SetUpLayer(kShapes[11], string("kl_weight: 0 sample: ") + c.sample,
+                         false, false, c.phase);
+    EXPECT_EQ(c.samples, this->Output(layer.get()) != this->Output(layer.get()))
+        << c.sample << " in phase " << c.phase;
+  }
+}
+
+TYPED_TEST(BayesLayerTest, DrawsHaveNames) {
+  const auto layer = this->SetUpLayer(kShapes[1], "kl_weight: 0");
+  bayes::Stochastic* draws = dynamic_cast<bayes::Stochastic*>(layer.get());
+  const vector<TypeParam> zero = this->Output(layer.get());
+  const vector<TypeParam> one = this->Output(layer.get());
+  EXPECT_NE(zero, one);
+  draws->SetDraw(1);
+  EXPECT_EQ(one, this->Output(layer.get()));
+  draws->SetDraw(0);
+  EXPECT_EQ(zero, this->Output(layer.get()));
+  EXPECT_EQ(one, this->Output(layer.get()));
+}
+
+TYPED_TEST(BayesLayerTest, SeedAndLayerNameMakeTheDraw) {
+  LayerParameter param = this->Param(kShapes[11], "kl_weight: 0");
+  vector<vector<TypeParam> > noise;
+  const auto draw = [&](int seed, const string& name) {
+    Caffe::set_random_seed(seed);
+    param.set_name(name);
+    BayesInnerProductLayer<TypeParam> layer(param);
+    this->SetBottom(kShapes[11]);
+    this->top_.assign(1, &this->output_);
+    layer.SetUp(this->bottom_, this->top_);
+    this->Output(&layer);
+    const Blob<TypeParam>& epsilon = *layer.blobs()[4];
+    return vector<TypeParam>(epsilon.cpu_data(),
+                             epsilon.cpu_data() + epsilon.count());
+  };
+  EXPECT_EQ(draw(1, "a"), draw(1, "a"));
+  EXPECT_NE(draw(1, "a"), draw(2, "a"));
+  EXPECT_NE(draw(1, "a"), draw(1, "b"));
+}
+
+TYPED_TEST(BayesLayerTest, WeightsAndBiasesHaveNoiseOfTheirOwn) {
+  const auto layer = this->SetUpLayer(kShapes[10], "kl_weight: 0");
+  this->Output(layer.get());
+  EXPECT_NE(layer->blobs()[4]->cpu_data()[0], layer->blobs()[5]->cpu_data()[0]);
+}
+
+TYPED_TEST(BayesLayerTest, KLTopIsScaledKL) {
+  const auto layer = this->SetUpLayer(
+      kShapes[10], "kl_weight: 0.5 dataset_size: 10", false, true);
+  layer->Forward(this->bottom_, this->top_);
+  double kl = 0;
+  for (int b = 0; b < 2; ++b) {
+    const Blob<TypeParam>& m = *layer->blobs()[b];
+    for (int i = 0; i < m.count(); ++i) {
+      kl += bayes::WeightKL<double>(m.cpu_data()[i], b == 0 ? 0.4 : 0.1, 0,
+                                    b == 0 ? 5 : 10);
+    }
+  }
+  EXPECT_EQ(0, this->kl_.num_axes());
+  EXPECT_NEAR(kl * 0.5 / 10, this->kl_.cpu_data()[0], 1e-5);
+}
+
+// delta learns even where m is frozen, and the other way round.
+TYPED_TEST(BayesLayerTest, EachParameterCanBeFrozen) {
+  const auto layer = this->SetUpLayer(kShapes[11], "kl_weight: 0", true);
+  const auto norm = [&](int blob) { return layer->blobs()[blob]->asum_diff(); };
+  layer->set_param_propagate_down(0, false);
+  this->Gradients(layer.get());
+  EXPECT_EQ(0, norm(0));
+  EXPECT_GT(norm(2), 0);
+  layer->set_param_propagate_down(0, true);
+  layer->set_param_propagate_down(2, false);
+  this->Gradients(layer.get());
+  EXPECT_GT(norm(0), 0);
+  EXPECT_EQ(0, norm(2));
+}
+
+TYPED_TEST(BayesLayerTest, TakesTheBlobsThatItsParameterBrings) {
+  const auto layer = this->SetUpLayer(kShapes[4], "kl_weight: 0");
+  layer->blobs()[1]->mutable_cpu_data()[0] = -3;
+  const vector<TypeParam> output = this->Output(layer.get());
+  LayerParameter saved;
+  layer->ToProto(&saved);
+  ASSERT_EQ(3, saved.blobs_size());
+  BayesConvolutionLayer<TypeParam> copy(saved);
+  copy.SetUp(this->bottom_, this->top_);
+  ASSERT_EQ(3, copy.blobs().size());
+  EXPECT_EQ(-3, copy.blobs()[1]->cpu_data()[0]);
+}
+
+TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
+  struct {
+    const char* bayes_param;
+    const char* message;
+  } cases[] = {
+      {"", "layer 'layer': bayes_param.dataset_size is missing"},
+      {"dataset_size: 0", "bayes_param.dataset_size is 0, but must be"},
+      {"dataset_size: -5", "bayes_param.dataset_size is -5"},
+      {"kl_weight: -1", "bayes_param.kl_weight is -1, but must be"},
+      {"kl_weight: nan", "bayes_param.kl_weight is -?nan"},
+      {"kl_weight: 0 tau_init: 0", "bayes_param.tau_init is 0, but must be"},
+      {"kl_weight: 0 tau_init: -0.4", "bayes_param.tau_init is -0.4"},
+      {"kl_weight: 0 tau_init: inf", "bayes_param.tau_init is inf"},
+      {"kl_weight: 0 bias_tau_init: 1e-9", "bayes_param.bias_tau_init is 1e-09"},
+      {"kl_weight: 0 tau_min: 0", "bayes_param.tau_min is 0"},
+      {"kl_weight: 0 prior_std: 0", "bayes_param.prior_std is 0"},
+      {"kl_weight: 0 bias_prior_std: -1", "bayes_param.bias_prior_std is -1"},
+      {"kl_weight: 0 prior_mean: nan", "bayes_param.prior_mean is -?nan"},
+      {"kl_weight: 0 bias_prior_mean: inf", "bayes_param.bias_prior_mean is inf"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_DEATH(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
+  }
+}
+
+TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {
+  LayerParameter param = this->Param(kShapes[11], "kl_weight: 0");
+  this->SetBottom(kShapes[11]);
+  Blob<TypeParam> third;
+  BayesInnerProductLayer<TypeParam> layer(param);
+  EXPECT_DEATH(
+      layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
+      "layer 'layer' has 1 bottoms and 3 tops");
+  param.add_loss_weight(0);
+  param.add_loss_weight(0.5);
+  BayesInnerProductLayer<TypeParam> weighted(param);
+  EXPECT_DEATH(weighted.SetUp(this->bottom_, {&this->output_, &this->kl_}),
+               "loss_weight of its KL top is 0.5, but must be 0 or 1");
+}
+
+}  // namespace caffe

@@ -1,0 +1,313 @@
+// Bayesian layers in nets and solvers: what the net and the solver may and may not
+// do to them, loading, sharing, dropout.
+
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "caffe/bayes/formulas.hpp"
+#include "caffe/bayes/stochastic.hpp"
+#include "caffe/net.hpp"
+#include "caffe/sgd_solvers.hpp"
+#include "caffe/test/test_caffe_main.hpp"
+#include "caffe/util/io.hpp"
+
+namespace caffe {
+
+template <typename Dtype>
+class BayesNetTest : public ::testing::Test {
+ protected:
+  typedef shared_ptr<Net<Dtype> > NetPtr;
+
+  BayesNetTest() { Caffe::set_random_seed(1701); }
+
+  static NetPtr MakeNet(const string& layers, Phase phase = TRAIN) {
+    NetParameter param;
+    CHECK(google::protobuf::TextFormat::ParseFromString(layers, &param));
+    param.mutable_state()->set_phase(phase);
+    return NetPtr(new Net<Dtype>(param));
+  }
+
+  // Four random inputs of two numbers, and as many targets.
+  static string Data() {
+    return "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
+           " dummy_data_param { shape { dim: 4 dim: 2 } shape { dim: 4 dim: 3 }"
+           " data_filler { type: 'gaussian' std: 1 }"
+           " data_filler { type: 'gaussian' std: 1 } } }";
+  }
+
+  static string InnerProduct(const string& name, const string& type,
+                             const string& bottom, const string& more) {
+    return "layer { name: '" + name + "' type: '" + type + "' bottom: '" +
+           bottom + "' top: '" + name +
+           "' inner_product_param { num_output: 3"
+           " weight_filler { type: 'gaussian' std: 1 }"
+           " bias_filler { type: 'gaussian' std: 1 } } " +
+           more + " }";
+  }
+
+  static string Loss(const string& bottom, const string& weight = "1") {
+    return "layer { name: 'loss' type: 'EuclideanLoss' bottom: '" + bottom +
+           "' bottom: 'y' top: 'loss' loss_weight: " + weight + " }";
+  }
+
+  static shared_ptr<Solver<Dtype> > MakeSolver(const string& net,
+                                               const string& options) {
+    SolverParameter param;
+    CHECK(google::protobuf::TextFormat::ParseFromString(
+        "lr_policy: 'fixed' snapshot_after_train: false " + options, &param));
+    CHECK(google::protobuf::TextFormat::ParseFromString(
+        net, param.mutable_train_net_param()));
+    return shared_ptr<Solver<Dtype> >(new SGDSolver<Dtype>(param));
+  }
+
+  static vector<Dtype> Values(const Blob<Dtype>& blob) {
+    return vector<Dtype>(blob.cpu_data(), blob.cpu_data() + blob.count());
+  }
+  static vector<Dtype> Diffs(const Blob<Dtype>& blob) {
+    return vector<Dtype>(blob.cpu_diff(), blob.cpu_diff() + blob.count());
+  }
+  static vector<Dtype> Output(const NetPtr& net, const string& blob) {
+    net->Forward();
+    return Values(*net->blob_by_name(blob));
+  }
+};
+TYPED_TEST_CASE(BayesNetTest, TestDtypes);
+
+// Whatever the prototxt asks for.
+TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
+  const string six =
+      "param { lr_mult: 3 decay_mult: 7 } param { lr_mult: 4 decay_mult: 7 }"
+      "param { lr_mult: 5 decay_mult: 7 } param { lr_mult: 6 decay_mult: 7 }"
+      "param { lr_mult: 8 decay_mult: 7 } param { lr_mult: 9 decay_mult: 7 }";
+  const auto net = this->MakeNet(
+      this->Data() + this->InnerProduct("ip", "BayesInnerProduct", "x",
+                                        six + "bayes_param { kl_weight: 0 }"));
+  EXPECT_EQ(vector<float>({3, 4, 5, 6, 0, 0}), net->params_lr());
+  EXPECT_EQ(vector<float>({7, 7, 0, 0, 0, 0}), net->params_weight_decay());
+}
+
+// With a loss of weight 0 there is nothing but decay: m shrinks, delta stays, and
+// epsilon is the draw to the bit.
+TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
+  for (const char* type : {"SGD", "Adam", "AdaDelta"}) {
+    SCOPED_TRACE(type);
+    SolverParameter param;
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        "lr_policy: 'fixed' base_lr: 0.1 weight_decay: 0.5 momentum: 0.9"
+        " random_seed: 3 snapshot_after_train: false max_iter: 3 type: '" +
+            string(type) + "'",
+        &param));
+    if (string(type) == "AdaDelta") param.set_delta(1e-6);
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        this->Data() +
+            this->InnerProduct("ip", "BayesInnerProduct", "x",
+                               "param { } param { } param { decay_mult: 1 }"
+                               "param { decay_mult: 1 } bayes_param { "
+                               "kl_weight: 0 }") +
+            this->Loss("ip", "1e-30"),
+        param.mutable_train_net_param()));
+    const shared_ptr<Solver<TypeParam> > solver(
+        SolverRegistry<TypeParam>::CreateSolver(param));
+    const auto& blobs = solver->net()->layer_by_name("ip")->blobs();
+    vector<vector<TypeParam> > before;
+    for (const auto& blob : blobs) before.push_back(this->Values(*blob));
+    solver->Step(3);
+    for (int b : {0, 1}) EXPECT_NE(before[b], this->Values(*blobs[b]));
+    for (int b : {2, 3}) EXPECT_EQ(before[b], this->Values(*blobs[b]));
+    for (int b : {4, 5}) {
+      vector<TypeParam> noise(blobs[b]->count());
+      bayes::FillNormal(bayes::MakeNoiseKey(3, "ip", b - 4), 2, 0, noise.size(),
+                        noise.data());
+      EXPECT_EQ(noise, this->Values(*blobs[b]));
+    }
+  }
+}
+
+// KL enters once for an iteration, however many batches it is made of.
+TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
+  const string net =
+      this->Data() +
+      this->InnerProduct(
+          "ip", "BayesInnerProduct", "x",
+          "bayes_param { kl_weight: 5 dataset_size: 10 prior_std: 1 }") +
+      this->Loss("ip", "1e-30");
+  vector<vector<TypeParam> > means;
+  for (const char* iter_size : {"1", "4"}) {
+    const auto solver = this->MakeSolver(
+        net, string("base_lr: 0.1 random_seed: 3 iter_size: ") + iter_size);
+    solver->Step(2);
+    means.push_back(this->Values(*solver->net()->layer_by_name("ip")->blobs()[0]));
+  }
+  for (int i = 0; i < means[0].size(); ++i) {
+    EXPECT_NEAR(means[0][i], means[1][i], 1e-5);
+  }
+}
+
+TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
+  const string stock = this->InnerProduct("ip", "InnerProduct", "x", "");
+  const string bayes = this->InnerProduct(
+      "ip", "BayesInnerProduct", "x",
+      "bayes_param { kl_weight: 0 tau_init: 0.3 sample: NEVER }");
+  const auto trained = this->MakeNet(this->Data() + stock);
+  const auto made_bayes = this->MakeNet(this->Data() + bayes);
+  const auto back = this->MakeNet(this->Data() + stock);
+  const auto blobs = [](const shared_ptr<Net<TypeParam> >& net) {
+    return net->layer_by_name("ip")->blobs();
+  };
+  string file;
+  MakeTempFilename(&file);
+  for (bool hdf5 : {false, true}) {
+    SCOPED_TRACE(hdf5 ? "HDF5" : "binary");
+    const auto copy = [&](const shared_ptr<Net<TypeParam> >& from,
+                          const shared_ptr<Net<TypeParam> >& to) {
+      if (hdf5) {
+        from->ToHDF5(file);
+      } else {
+        NetParameter param;
+        from->ToProto(&param);
+        WriteProtoToBinaryFile(param, file);
+      }
+      to->CopyTrainedLayersFrom(file);
+    };
+    trained->layer_by_name("ip")->blobs()[0]->mutable_cpu_data()[0] += 1;
+    copy(trained, made_bayes);
+    copy(made_bayes, back);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(this->Values(*blobs(trained)[i]),
+                this->Values(*blobs(made_bayes)[i]));
+      EXPECT_EQ(this->Values(*blobs(trained)[i]), this->Values(*blobs(back)[i]));
+    }
+    EXPECT_NEAR(0.3, bayes::Softplus(blobs(made_bayes)[2]->cpu_data()[0]), 1e-6);
+  }
+}
+
+TYPED_TEST(BayesNetTest, OtherNumbersOfBlobsAreStillRefused) {
+  const auto source = this->MakeNet(
+      this->Data() + this->InnerProduct("ip", "InnerProduct", "x", ""));
+  NetParameter param;
+  source->ToProto(&param);
+  param.mutable_layer(1)->mutable_blobs()->RemoveLast();
+  const auto net = this->MakeNet(
+      this->Data() + this->InnerProduct("ip", "BayesInnerProduct", "x",
+                                        "bayes_param { kl_weight: 0 }"));
+  EXPECT_DEATH(net->CopyTrainedLayersFrom(param),
+               "Incompatible number of blobs for layer ip: 1 in the file, 6");
+}
+
+// Two layers with the same param names are one posterior: the same weights in
+// each draw, and its KL once.
+TYPED_TEST(BayesNetTest, SharedParamsAreOnePosterior) {
+  const string names =
+      "param { name: 'm' } param { name: 'm_b' } param { name: 'd' }"
+      "param { name: 'd_b' }";
+  const string options =
+      "bayes_param { kl_weight: 5 dataset_size: 10 prior_std: 1 }";
+  const auto single = this->MakeNet(
+      this->Data() +
+      this->InnerProduct("a", "BayesInnerProduct", "x",
+                         names + options + " top: 'kl_a'") +
+      this->Loss("a", "1e-30"));
+  const auto twin = this->MakeNet(
+      this->Data() +
+      this->InnerProduct("a", "BayesInnerProduct", "x",
+                         names + options + " top: 'kl_a'") +
+      this->InnerProduct("b", "BayesInnerProduct", "x",
+                         names + options + " top: 'kl_b'") +
+      "layer { name: 'sum' type: 'Eltwise' bottom: 'a' bottom: 'b' top: 's' }" +
+      this->Loss("s", "1e-30"));
+  for (int i = 0; i < 4; ++i) {
+    single->layer_by_name("a")->blobs()[i]->CopyFrom(
+        *twin->layer_by_name("a")->blobs()[i]);
+  }
+  for (const auto& net : {single, twin}) {
+    net->ClearParamDiffs();
+    net->Forward();
+    net->Backward();
+  }
+  EXPECT_EQ(this->Values(*twin->blob_by_name("a")),
+            this->Values(*twin->blob_by_name("b")));
+  EXPECT_EQ(0, twin->blob_by_name("kl_b")->cpu_data()[0]);
+  EXPECT_EQ(single->blob_by_name("kl_a")->cpu_data()[0],
+            twin->blob_by_name("kl_a")->cpu_data()[0]);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(this->Diffs(*single->layer_by_name("a")->blobs()[i]),
+              this->Diffs(*twin->layer_by_name("a")->blobs()[i]))
+        << "blob " << i;
+  }
+}
+
+// A test net shares its blobs with the training net, epsilon too; testing between
+// two iterations changes nothing of what is trained.
+TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
+  const string net =
+      "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
+      " dummy_data_param { shape { dim: 4 dim: 2 } shape { dim: 4 dim: 3 }"
+      " data_filler { value: 1 } data_filler { value: 2 } } }" +
+      this->InnerProduct("ip", "BayesInnerProduct", "x",
+                         "bayes_param { kl_weight: 1 dataset_size: 10 }") +
+      this->Loss("ip");
+  vector<vector<TypeParam> > means;
+  for (const char* interval : {"1000", "1"}) {
+    SolverParameter param;
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        "base_lr: 0.01 lr_policy: 'fixed' random_seed: 3 test_iter: 2"
+        " snapshot_after_train: false test_initialization: false"
+        " test_interval: " +
+            string(interval),
+        &param));
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        net, param.mutable_net_param()));
+    SGDSolver<TypeParam> solver(param);
+    solver.Step(5);
+    means.push_back(
+        this->Values(*solver.net()->layer_by_name("ip")->blobs()[0]));
+  }
+  EXPECT_EQ(means[0], means[1]);
+}
+
+TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
+  const string layers =
+      "layer { name: 'ones' type: 'DummyData' top: 'x' dummy_data_param {"
+      " shape { dim: 3 dim: 10000 }"
+      " data_filler { type: 'constant' value: 1 } } }"
+      "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out'"
+      " dropout_param { dropout_ratio: 0.3 ";
+  const auto plain = this->MakeNet(layers + "} }", TEST);
+  EXPECT_EQ(vector<TypeParam>(30000, 1), this->Output(plain, "out"));
+  const auto net =
+      this->MakeNet(layers + "sample_weights_test: true } }", TEST);
+  const vector<TypeParam> first = this->Output(net, "out");
+  double dropped = 0;
+  for (int i = 0; i < 10000; ++i) {
+    EXPECT_TRUE(first[i] == 0 || std::fabs(first[i] - 1 / 0.7) < 1e-6);
+    dropped += first[i] == 0;
+    // One network for all images.
+    EXPECT_EQ(first[i], first[10000 + i]);
+    EXPECT_EQ(first[i], first[20000 + i]);
+  }
+  EXPECT_NEAR(0.3, dropped / 10000, 4 * std::sqrt(0.3 * 0.7 / 10000));
+  EXPECT_NE(first, this->Output(net, "out"));
+  bayes::SetDraw(*net, 0);
+  EXPECT_EQ(first, this->Output(net, "out"));
+}
+
+TYPED_TEST(BayesNetTest, DropoutInTrainingHasAMaskForEachImage) {
+  const auto net = this->MakeNet(
+      "layer { name: 'ones' type: 'DummyData' top: 'x' dummy_data_param {"
+      " shape { dim: 2 dim: 1000 }"
+      " data_filler { type: 'constant' value: 1 } } }"
+      "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out' }");
+  bayes::SetDraw(*net, 4);
+  const vector<TypeParam> first = this->Output(net, "out");
+  EXPECT_FALSE(std::equal(first.begin(), first.begin() + 1000,
+                          first.begin() + 1000));
+  bayes::SetDraw(*net, 4);
+  EXPECT_EQ(first, this->Output(net, "out"));
+  EXPECT_NE(first, this->Output(net, "out"));
+}
+
+}  // namespace caffe

@@ -1,0 +1,237 @@
+// The posterior of one parameter blob.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "caffe/bayes/formulas.hpp"
+#include "caffe/bayes/posterior.hpp"
+
+namespace caffe {
+namespace bayes {
+
+template <typename Dtype>
+class PosteriorTest : public ::testing::Test {
+ protected:
+  typedef shared_ptr<Blob<Dtype> > BlobPtr;
+
+  static BlobPtr MakeBlob(const vector<Dtype>& values) {
+    BlobPtr blob(new Blob<Dtype>(vector<int>(1, values.size())));
+    std::copy(values.begin(), values.end(), blob->mutable_cpu_data());
+    return blob;
+  }
+
+  PosteriorTest() { Make({0.5, -2, 0.03, 1.5, -0.7}, 0.4); }
+
+  void Make(const vector<Dtype>& means, Dtype tau, Dtype tau_min = 1e-4) {
+    m_ = MakeBlob(means);
+    delta_ = MakeBlob({SoftplusInverse(tau)});
+    epsilon_ = MakeBlob(vector<Dtype>(means.size()));
+    w_ = MakeBlob(vector<Dtype>(means.size()));
+    posterior_.reset(new Posterior<Dtype>(m_, delta_, epsilon_, tau_min));
+    posterior_->SetPrior(0.1, 2);
+  }
+
+  // The gradients of all m and of delta after one Backward.
+  vector<Dtype> Gradients(Dtype kl_scale, Dtype w_gradient, Dtype before = 0) {
+    std::fill_n(m_->mutable_cpu_diff(), m_->count(), before);
+    std::fill_n(w_->mutable_cpu_diff(), w_->count(), w_gradient);
+    delta_->mutable_cpu_diff()[0] = before;
+    posterior_->Backward(*w_, kl_scale, true, true);
+    vector<Dtype> found(m_->cpu_diff(), m_->cpu_diff() + m_->count());
+    found.push_back(delta_->cpu_diff()[0]);
+    return found;
+  }
+
+  // Each gradient of scale * KL against the change of KL itself.
+  void ExpectGradientsOfKL(Dtype scale, double tolerance) {
+    posterior_->Mean(w_.get());
+    const vector<Dtype> found = Gradients(scale, 0);
+    for (int i = 0; i < found.size(); ++i) {
+      Dtype* x = i < m_->count() ? m_->mutable_cpu_data() + i
+                                 : delta_->mutable_cpu_data();
+      const Dtype kept = *x, step = std::fabs(kept) * 1e-2;
+      *x = kept + step;
+      const double above = posterior_->KL();
+      *x = kept - step;
+      const double below = posterior_->KL();
+      *x = kept;
+      const double expected = scale * (above - below) / (2 * step);
+      EXPECT_NEAR(expected, found[i], tolerance * (1 + std::fabs(expected)))
+          << "parameter " << i;
+    }
+  }
+
+  BlobPtr m_, delta_, epsilon_, w_;
+  shared_ptr<Posterior<Dtype> > posterior_;
+  const NoiseKey key_ = MakeNoiseKey(1, "layer", 0);
+};
+
+typedef ::testing::Types<float, double> Precisions;
+TYPED_TEST_CASE(PosteriorTest, Precisions);
+
+// w ~ N(m, (tau m)^2), each weight by itself.
+TYPED_TEST(PosteriorTest, SampleHasTheMomentsOfThePosterior) {
+  const int draws = 20000, n = this->m_->count();
+  vector<double> sum(n), sum_sq(n);
+  for (int draw = 0; draw < draws; ++draw) {
+    this->posterior_->Sample(this->key_, draw, this->w_.get());
+    for (int i = 0; i < n; ++i) {
+      const double w = this->w_->cpu_data()[i];
+      sum[i] += w;
+      sum_sq[i] += w * w;
+    }
+  }
+  for (int i = 0; i < n; ++i) {
+    const double m = this->m_->cpu_data()[i], std = 0.4 * std::fabs(m);
+    const double mean = sum[i] / draws;
+    EXPECT_NEAR(m, mean, 4 * std / std::sqrt(draws));
+    EXPECT_NEAR(std, std::sqrt(sum_sq[i] / draws - mean * mean),
+                4 * std / std::sqrt(2. * draws));
+  }
+}
+
+TYPED_TEST(PosteriorTest, SampleIsTheNamedDraw) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  vector<TypeParam> noise(5);
+  FillNormal(this->key_, 3, 0, 5, noise.data());
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(noise[i], this->epsilon_->cpu_data()[i]);
+    EXPECT_NEAR(this->m_->cpu_data()[i] * (1 + 0.4 * noise[i]),
+                this->w_->cpu_data()[i], 1e-6);
+  }
+}
+
+TYPED_TEST(PosteriorTest, MeanHasNoNoise) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  this->posterior_->Mean(this->w_.get());
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(0, this->epsilon_->cpu_data()[i]);
+    EXPECT_EQ(this->m_->cpu_data()[i], this->w_->cpu_data()[i]);
+  }
+}
+
+// The paper's equations for the derivatives by m and delta.
+TYPED_TEST(PosteriorTest, GradientOfTheLoss) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  const vector<TypeParam> found = this->Gradients(0, 0.25);
+  double by_delta = 0;
+  for (int i = 0; i < 5; ++i) {
+    const double epsilon = this->epsilon_->cpu_data()[i];
+    EXPECT_NEAR(0.25 * (1 + 0.4 * epsilon), found[i], 1e-6);
+    by_delta += 0.25 * this->m_->cpu_data()[i] * epsilon;
+  }
+  by_delta *= 1 - std::exp(-0.4);  // exp(delta) / (1 + exp(delta))
+  EXPECT_NEAR(by_delta, found[5], 1e-6);
+}
+
+TYPED_TEST(PosteriorTest, GradientOfKL) {
+  this->ExpectGradientsOfKL(0.7, 2e-3);
+}
+
+TYPED_TEST(PosteriorTest, GradientOfKLWithAPriorForEachWeight) {
+  this->posterior_->SetPrior(this->MakeBlob({0.4, -1, 0, 2, -0.5}),
+                             this->MakeBlob({0.2, 3, 1, 0.5, 2}));
+  this->ExpectGradientsOfKL(0.7, 2e-3);
+}
+
+TYPED_TEST(PosteriorTest, BackwardAccumulates) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  const vector<TypeParam> once = this->Gradients(0.7, 0.25);
+  const vector<TypeParam> on_top = this->Gradients(0.7, 0.25, 10);
+  for (int i = 0; i < once.size(); ++i) {
+    EXPECT_NEAR(once[i] + 10, on_top[i], 1e-5);
+  }
+}
+
+TYPED_TEST(PosteriorTest, OnlyWantedGradientsAreTouched) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  std::fill_n(this->w_->mutable_cpu_diff(), 5, 1);
+  std::fill_n(this->m_->mutable_cpu_diff(), 5, 8);
+  this->delta_->mutable_cpu_diff()[0] = 9;
+  this->posterior_->Backward(*this->w_, 1, false, false);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(8, this->m_->cpu_diff()[i]);
+  EXPECT_EQ(9, this->delta_->cpu_diff()[0]);
+}
+
+TYPED_TEST(PosteriorTest, KLIsZeroWhenPosteriorIsPrior) {
+  vector<TypeParam> means(this->m_->cpu_data(), this->m_->cpu_data() + 5), stds;
+  for (TypeParam m : means) stds.push_back(0.4 * std::fabs(m));
+  this->posterior_->SetPrior(this->MakeBlob(means), this->MakeBlob(stds));
+  EXPECT_NEAR(0, this->posterior_->KL(), 1e-5);
+  this->m_->mutable_cpu_data()[2] *= 1.5;
+  EXPECT_GT(this->posterior_->KL(), 0.1);
+}
+
+TYPED_TEST(PosteriorTest, OnePriorForAllIsTheSamePriorForEach) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  const double kl = this->posterior_->KL();
+  const vector<TypeParam> gradients = this->Gradients(0.7, 0.25);
+  this->posterior_->SetPrior(this->MakeBlob(vector<TypeParam>(5, 0.1)),
+                             this->MakeBlob(vector<TypeParam>(5, 2)));
+  EXPECT_EQ(kl, this->posterior_->KL());
+  EXPECT_EQ(gradients, this->Gradients(0.7, 0.25));
+}
+
+// A bias of 0 is where Caffe starts: finite, and KL leaves it where it is.
+TYPED_TEST(PosteriorTest, MeansAtZero) {
+  this->Make({0, 0, 0}, 0.4);
+  this->posterior_->SetPrior(0, 10);
+  this->posterior_->Sample(this->key_, 0, this->w_.get());
+  EXPECT_TRUE(std::isfinite(this->posterior_->KL()));
+  const vector<TypeParam> found = this->Gradients(1, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(0, found[i]);
+  EXPECT_TRUE(std::isfinite(found[3]));
+}
+
+// Gradient descent on KL alone, from means that sit around zero: nothing explodes.
+TYPED_TEST(PosteriorTest, NoMeanIsThrownFarByKL) {
+  this->Make({0, 1e-8, -1e-8, 1e-4, -1e-3, 1e-3}, 0.4);
+  const TypeParam rate = 1e-4;
+  for (int step = 0; step < 1000; ++step) {
+    this->posterior_->Mean(this->w_.get());
+    const vector<TypeParam> gradient = this->Gradients(1e-2, 0);
+    for (int i = 0; i < 6; ++i) {
+      TypeParam* m = this->m_->mutable_cpu_data() + i;
+      EXPECT_LE(std::fabs(rate * gradient[i]), 1.01e-6 / kSmallMean);
+      *m -= rate * gradient[i];
+      ASSERT_TRUE(std::isfinite(*m));
+    }
+  }
+  for (int i = 0; i < 6; ++i) EXPECT_LT(std::fabs(this->m_->cpu_data()[i]), 1);
+}
+
+TYPED_TEST(PosteriorTest, TauStopsAtItsFloorAndCanRiseAgain) {
+  this->Make({0.5, -2}, 0.4, 0.01);
+  this->delta_->mutable_cpu_data()[0] = -50;
+  EXPECT_NEAR(0.01, this->posterior_->Tau(), 1e-7);
+  EXPECT_NEAR(SoftplusInverse(0.01), this->delta_->cpu_data()[0], 1e-5);
+  // KL wants more than 0.01: the gradient must point up, not be zero.
+  EXPECT_LT(this->Gradients(1, 0)[2], -1);
+  this->delta_->mutable_cpu_data()[0] = -1;
+  EXPECT_NEAR(Softplus(-1.), this->posterior_->Tau(), 1e-6);
+}
+
+TYPED_TEST(PosteriorTest, TauFarBelowAnyFloorIsFinite) {
+  this->Make({0.5, -2}, 0.4, 1e-30);
+  this->delta_->mutable_cpu_data()[0] = -1000;
+  this->posterior_->Sample(this->key_, 0, this->w_.get());
+  for (TypeParam gradient : this->Gradients(1, 1)) {
+    EXPECT_TRUE(std::isfinite(gradient));
+  }
+}
+
+TYPED_TEST(PosteriorTest, PriorThatMakesNoSenseIsRefused) {
+  EXPECT_DEATH(this->posterior_->SetPrior(0, 0), "must be positive");
+  EXPECT_DEATH(this->posterior_->SetPrior(this->MakeBlob({1, 2}),
+                                          this->MakeBlob({1, 2})),
+               "must have the shape of the weights");
+  EXPECT_DEATH(this->posterior_->SetPrior(this->MakeBlob({1, 2, 3, 4, 5}),
+                                          this->MakeBlob({1, 2, -3, 4, 5})),
+               "prior 2 must be positive");
+}
+
+}  // namespace bayes
+}  // namespace caffe
