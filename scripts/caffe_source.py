@@ -4,10 +4,10 @@
     caffe_source.py prepare OUT [--source PATH]   write OUT: pinned Caffe + patches + our files
     caffe_source.py check [--source PATH]         check caffe_bayes/patches against the pinned Caffe
 
-Upstream Caffe is never kept in this repository. It is taken from the first of these that has it, and
-verified before a byte of it is used:
+Upstream Caffe is never kept in this repository. It is taken from the first of these that has it,
+and verified before a byte of it is used:
 
-    1. --source PATH (or $CAFFE_SOURCE): the pinned tarball, or a git clone that holds the pinned commit
+    1. --source PATH (or $CAFFE_SOURCE): the pinned tarball, or a git clone with the pinned commit
     2. the cache, ${XDG_CACHE_HOME:-~/.cache}/bayescaffe
     3. Debian's source package, through the Debian mirror that this machine's apt already uses
     4. git, from the public BVLC repository
@@ -89,7 +89,9 @@ def verified(origin):
     try:
         run("git", "-C", origin, "cat-file", "-e", f"{COMMIT}^{{commit}}")
     except SourceError as error:
-        raise SourceError(f"{origin} is no git clone that holds commit {COMMIT} ({error})") from None
+        raise SourceError(
+            f"{origin} is no git clone that holds commit {COMMIT} ({error})"
+        ) from None
     return origin
 
 
@@ -121,7 +123,7 @@ def debian_mirror():
 
 
 def from_debian():
-    """Download the source package with apt, in private directories: the machine's own stay as is."""
+    """Download the source package with apt, whose own directories stay as they are."""
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     mirror = debian_mirror()
     with tempfile.TemporaryDirectory() as scratch:
@@ -204,7 +206,7 @@ def apply_series(tree):
         except SourceError as error:
             raise SourceError(
                 f"patch {name} does not apply to the pinned Caffe: {error}\n"
-                "Refresh it against the series before it, or take it out of caffe_bayes/patches/series."
+                "Refresh it against the patches before it in caffe_bayes/patches/series."
             ) from None
     return said
 
@@ -309,7 +311,9 @@ def prepare(out, user_path):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             # A link, so that the compiler sees an edit of ours without another `prepare`.
             (tree / name).symlink_to(FORK / name)
-        files = [p.relative_to(tree) for p in sorted(tree.rglob("*")) if p.is_symlink() or p.is_file()]
+        files = [
+            p.relative_to(tree) for p in sorted(tree.rglob("*")) if p.is_symlink() or p.is_file()
+        ]
         for name in files:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             place(tree / name, out / name)

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 from bayescaffe.data import prepare
 from bayescaffe.posterior import read_posterior
+from tqdm import tqdm
 
 CAFFE = "build/caffe/tools/caffe"
 MODEL = Path("models/lenet/bayes-plain")

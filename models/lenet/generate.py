@@ -97,7 +97,9 @@ def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: st
 
 
 def pool(name: str, bottom: str) -> str:
-    return layer(name, "Pooling", bottom, name, "pooling_param { pool: MAX kernel_size: 2 stride: 2 }")
+    return layer(
+        name, "Pooling", bottom, name, "pooling_param { pool: MAX kernel_size: 2 stride: 2 }"
+    )
 
 
 def train_test(name: str, net: LeNet) -> str:
@@ -151,7 +153,7 @@ def solver(name: str, net: LeNet) -> str:
     return "\n".join([*lines, ""])
 
 
-HEADER = "# Written by models/lenet/generate.py; change it there. Paths are from the top of the repository."
+HEADER = "# Written by ../generate.py; change it there. Paths are from the top of the repository."
 
 
 def write(folder: Path) -> None:

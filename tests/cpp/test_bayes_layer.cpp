@@ -1,5 +1,5 @@
-// The Bayesian layers one by one: gradients over a list of shapes, the stock layer
-// inside them, draws, options and refusals.
+// The Bayesian layers one by one: gradients over a list of shapes, the stock
+// layer inside them, draws, options and refusals.
 
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@
 
 namespace caffe {
 
-// A layer that draws the same weights in every Forward, as finite differences want.
+// A layer that draws the same weights in every Forward, as finite differences
+// want.
 template <template <typename> class Bayes, typename Dtype>
 class SameDraw : public Bayes<Dtype> {
  public:
@@ -67,8 +68,8 @@ class BayesLayerTest : public ::testing::Test {
   BayesLayerTest() { Caffe::set_random_seed(1701); }
 
   static LayerParameter Param(const Shape& shape, const string& bayes_param) {
-    const string field = shape.type == kInner ? "inner_product_param"
-                                              : "convolution_param";
+    const string field =
+        shape.type == kInner ? "inner_product_param" : "convolution_param";
     const string text =
         string("name: 'layer' type: '") + shape.type + "' " + field + " { " +
         shape.options +
@@ -119,7 +120,8 @@ class BayesLayerTest : public ::testing::Test {
     bottom_.assign(1, &input_);
   }
 
-  // One Backward with a fixed gradient at the output; the gradients of all blobs.
+  // One Backward with a fixed gradient at the output; the gradients of all
+  // blobs.
   vector<Dtype> Gradients(Layer<Dtype>* layer, int times = 1) {
     for (const auto& blob : layer->blobs()) {
       std::fill_n(blob->mutable_cpu_diff(), blob->count(), 0);
@@ -156,9 +158,8 @@ TYPED_TEST(BayesLayerTest, BlobsAreMeansDeltasAndNoise) {
     const auto layer = this->SetUpLayer(
         shape, "kl_weight: 0 tau_init: 0.3 bias_tau_init: 0.05");
     const auto& blobs = layer->blobs();
-    const int n = string(shape.options).find("bias_term: false") == string::npos
-                      ? 2
-                      : 1;
+    const int n =
+        string(shape.options).find("bias_term: false") == string::npos ? 2 : 1;
     ASSERT_EQ(3 * n, blobs.size());
     for (int i = 0; i < n; ++i) {
       EXPECT_EQ(blobs[i]->shape(), blobs[2 * n + i]->shape());
@@ -259,9 +260,9 @@ TYPED_TEST(BayesLayerTest, SamplesWhenTold) {
                {"TRAIN_ONLY", TRAIN, true}, {"TRAIN_ONLY", TEST, false},
                {"NEVER", TRAIN, false},     {"NEVER", TEST, false}};
   for (const auto& c : cases) {
-    const auto layer =
-        this->SetUpLayer(kShapes[11], string("kl_weight: 0 sample: ") + c.sample,
-                         false, false, c.phase);
+    const auto layer = this->SetUpLayer(
+        kShapes[11], string("kl_weight: 0 sample: ") + c.sample, false, false,
+        c.phase);
     EXPECT_EQ(c.samples, this->Output(layer.get()) != this->Output(layer.get()))
         << c.sample << " in phase " << c.phase;
   }
@@ -363,12 +364,14 @@ TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
       {"kl_weight: 0 tau_init: 0", "bayes_param.tau_init is 0, but must be"},
       {"kl_weight: 0 tau_init: -0.4", "bayes_param.tau_init is -0.4"},
       {"kl_weight: 0 tau_init: inf", "bayes_param.tau_init is inf"},
-      {"kl_weight: 0 bias_tau_init: 1e-9", "bayes_param.bias_tau_init is 1e-09"},
+      {"kl_weight: 0 bias_tau_init: 1e-9",
+       "bayes_param.bias_tau_init is 1e-09"},
       {"kl_weight: 0 tau_min: 0", "bayes_param.tau_min is 0"},
       {"kl_weight: 0 prior_std: 0", "bayes_param.prior_std is 0"},
       {"kl_weight: 0 bias_prior_std: -1", "bayes_param.bias_prior_std is -1"},
       {"kl_weight: 0 prior_mean: nan", "bayes_param.prior_mean is -?nan"},
-      {"kl_weight: 0 bias_prior_mean: inf", "bayes_param.bias_prior_mean is inf"},
+      {"kl_weight: 0 bias_prior_mean: inf",
+       "bayes_param.bias_prior_mean is inf"},
   };
   for (const auto& c : cases) {
     EXPECT_DEATH(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
@@ -380,9 +383,8 @@ TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {
   this->SetBottom(kShapes[11]);
   Blob<TypeParam> third;
   BayesInnerProductLayer<TypeParam> layer(param);
-  EXPECT_DEATH(
-      layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
-      "layer 'layer' has 1 bottoms and 3 tops");
+  EXPECT_DEATH(layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
+               "layer 'layer' has 1 bottoms and 3 tops");
   param.add_loss_weight(0);
   param.add_loss_weight(0.5);
   BayesInnerProductLayer<TypeParam> weighted(param);

@@ -1,5 +1,5 @@
-// Bayesian layers in nets and solvers: what the net and the solver may and may not
-// do to them, loading, sharing, dropout.
+// Bayesian layers in nets and solvers: what the net and the solver may and may
+// not do to them, loading, sharing, dropout.
 
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -90,8 +90,8 @@ TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
   EXPECT_EQ(vector<float>({7, 7, 0, 0, 0, 0}), net->params_weight_decay());
 }
 
-// With a loss of weight 0 there is nothing but decay: m shrinks, delta stays, and
-// epsilon is the draw to the bit.
+// With a loss of weight 0 there is nothing but decay: m shrinks, delta stays,
+// and epsilon is the draw to the bit.
 TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
   for (const char* type : {"SGD", "Adam", "AdaDelta"}) {
     SCOPED_TRACE(type);
@@ -140,7 +140,8 @@ TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
     const auto solver = this->MakeSolver(
         net, string("base_lr: 0.1 random_seed: 3 iter_size: ") + iter_size);
     solver->Step(2);
-    means.push_back(this->Values(*solver->net()->layer_by_name("ip")->blobs()[0]));
+    means.push_back(
+        this->Values(*solver->net()->layer_by_name("ip")->blobs()[0]));
   }
   for (int i = 0; i < means[0].size(); ++i) {
     EXPECT_NEAR(means[0][i], means[1][i], 1e-5);
@@ -179,9 +180,11 @@ TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
     for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(this->Values(*blobs(trained)[i]),
                 this->Values(*blobs(made_bayes)[i]));
-      EXPECT_EQ(this->Values(*blobs(trained)[i]), this->Values(*blobs(back)[i]));
+      EXPECT_EQ(this->Values(*blobs(trained)[i]),
+                this->Values(*blobs(back)[i]));
     }
-    EXPECT_NEAR(0.3, bayes::Softplus(blobs(made_bayes)[2]->cpu_data()[0]), 1e-6);
+    EXPECT_NEAR(0.3, bayes::Softplus(blobs(made_bayes)[2]->cpu_data()[0]),
+                1e-6);
   }
 }
 
@@ -206,11 +209,11 @@ TYPED_TEST(BayesNetTest, SharedParamsAreOnePosterior) {
       "param { name: 'd_b' }";
   const string options =
       "bayes_param { kl_weight: 5 dataset_size: 10 prior_std: 1 }";
-  const auto single = this->MakeNet(
-      this->Data() +
-      this->InnerProduct("a", "BayesInnerProduct", "x",
-                         names + options + " top: 'kl_a'") +
-      this->Loss("a", "1e-30"));
+  const auto single =
+      this->MakeNet(this->Data() +
+                    this->InnerProduct("a", "BayesInnerProduct", "x",
+                                       names + options + " top: 'kl_a'") +
+                    this->Loss("a", "1e-30"));
   const auto twin = this->MakeNet(
       this->Data() +
       this->InnerProduct("a", "BayesInnerProduct", "x",
@@ -240,8 +243,8 @@ TYPED_TEST(BayesNetTest, SharedParamsAreOnePosterior) {
   }
 }
 
-// A test net shares its blobs with the training net, epsilon too; testing between
-// two iterations changes nothing of what is trained.
+// A test net shares its blobs with the training net, epsilon too; testing
+// between two iterations changes nothing of what is trained.
 TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
   const string net =
       "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
@@ -303,8 +306,8 @@ TYPED_TEST(BayesNetTest, DropoutInTrainingHasAMaskForEachImage) {
       "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out' }");
   bayes::SetDraw(*net, 4);
   const vector<TypeParam> first = this->Output(net, "out");
-  EXPECT_FALSE(std::equal(first.begin(), first.begin() + 1000,
-                          first.begin() + 1000));
+  EXPECT_FALSE(
+      std::equal(first.begin(), first.begin() + 1000, first.begin() + 1000));
   bayes::SetDraw(*net, 4);
   EXPECT_EQ(first, this->Output(net, "out"));
   EXPECT_NE(first, this->Output(net, "out"));

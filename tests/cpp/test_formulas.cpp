@@ -1,5 +1,5 @@
-// The formulas of one weight: both tails, the guard at zero, KL against what it is
-// defined to be.
+// The formulas of one weight: both tails, the guard at zero, KL against what it
+// is defined to be.
 
 #include <gtest/gtest.h>
 
@@ -69,8 +69,8 @@ TEST(FormulasTest, LogAbsIsTheLogarithmAwayFromZero) {
   }
 }
 
-// The trap of -1/m: no NaN at 0, where Caffe's default bias starts, and no force
-// that grows without bound as a weight comes near it.
+// The trap of -1/m: no NaN at 0, where Caffe's default bias starts, and no
+// force that grows without bound as a weight comes near it.
 TYPED_TEST(FormulasTest, LogAbsIsTameAtZero) {
   typedef TypeParam Dtype;
   EXPECT_EQ(0, LogAbsSlope(Dtype(0)));
@@ -106,14 +106,18 @@ TEST(FormulasTest, KLIsWhatMonteCarloFinds) {
   const int n = 1 << 20;
   std::vector<double> noise(n);
   FillNormal(MakeNoiseKey(3, "kl", 0), 0, 0, n, noise.data());
-  const double cases[][4] = {  // m, tau, mu, zeta
-      {0.5, 0.4, 0, 5}, {-2, 1, 0, 5}, {0.05, 0.1, 0.2, 0.3}, {3, 0.01, 2.9, 1}};
+  const double cases[][4] = {// m, tau, mu, zeta
+                             {0.5, 0.4, 0, 5},
+                             {-2, 1, 0, 5},
+                             {0.05, 0.1, 0.2, 0.3},
+                             {3, 0.01, 2.9, 1}};
   for (const auto& c : cases) {
     const double m = c[0], tau = c[1], mu = c[2], zeta = c[3];
     double sum = 0, sum_sq = 0;
     for (double epsilon : noise) {
       const double w = SampledWeight(m, tau, epsilon);
-      const double log_q = -std::log(tau * std::fabs(m)) - epsilon * epsilon / 2;
+      const double log_q =
+          -std::log(tau * std::fabs(m)) - epsilon * epsilon / 2;
       const double log_p =
           -std::log(zeta) - (w - mu) * (w - mu) / (2 * zeta * zeta);
       sum += log_q - log_p;

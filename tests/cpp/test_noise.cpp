@@ -123,8 +123,8 @@ TEST(NoiseTest, MomentsAreNormal) {
   }
 }
 
-// Kolmogorov-Smirnov: the greatest distance from the normal distribution function
-// exceeds 1.95 / sqrt(n) once in a thousand samples.
+// Kolmogorov-Smirnov: the greatest distance from the normal distribution
+// function exceeds 1.95 / sqrt(n) once in a thousand samples.
 TEST(NoiseTest, DistributionIsNormal) {
   const int n = 1 << 20;
   vector<float> x = Normals(MakeNoiseKey(8, "layer", 0), 0, n);

@@ -186,7 +186,8 @@ TYPED_TEST(PosteriorTest, MeansAtZero) {
   EXPECT_TRUE(std::isfinite(found[3]));
 }
 
-// Gradient descent on KL alone, from means that sit around zero: nothing explodes.
+// Gradient descent on KL alone, from means that sit around zero: nothing
+// explodes.
 TYPED_TEST(PosteriorTest, NoMeanIsThrownFarByKL) {
   this->Make({0, 1e-8, -1e-8, 1e-4, -1e-3, 1e-3}, 0.4);
   const TypeParam rate = 1e-4;

@@ -17,7 +17,6 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-
 from bayescaffe import cli, data, lmdb_write, scratch, sources
 from bayescaffe.errors import BayesCaffeError
 
@@ -718,7 +717,8 @@ def test_cli_writes_below_the_current_directory(tmp_path, source, arrays, monkey
 
 
 def test_cli_error_is_one_line_and_exit_code_1(tmp_path, capsys):
-    assert cli.main(["data", "mnist", "--from", str(tmp_path / "gone")]) == 1
+    gone, out = str(tmp_path / "gone"), str(tmp_path / "out")
+    assert cli.main(["data", "mnist", "--from", gone, "--out", out]) == 1
     assert capsys.readouterr().err == f"bayescaffe: error: {tmp_path}/gone: no such directory\n"
 
 

@@ -1,11 +1,11 @@
 #ifndef CAFFE_BAYES_FORMULAS_HPP_
 #define CAFFE_BAYES_FORMULAS_HPP_
 
-// The mathematics of one weight, each formula once. With the names of the paper:
+// The mathematics of one weight, each formula once, with the paper's names:
 //
-//   q(w) = N(m, (tau m)^2)      the posterior, sampled as w = m (1 + tau epsilon)
-//   tau  = ln(1 + exp(delta))   one delta for all weights of a layer
-//   p(w) = N(mu, zeta^2)        the prior
+//   q(w) = N(m, (tau m)^2)     the posterior, w = m (1 + tau epsilon)
+//   tau  = ln(1 + exp(delta))  one delta for all weights of a layer
+//   p(w) = N(mu, zeta^2)       the prior
 //
 //   KL(q || p) = sum over weights of
 //       ln zeta - ln tau - ln|m| - 1/2 + (tau^2 m^2 + (m - mu)^2) / (2 zeta^2)
@@ -37,8 +37,9 @@ BAYES_HD Dtype SoftplusSlope(Dtype delta) {
   return 1 / (1 + exp(-delta));
 }
 
-/// d ln tau / d delta = SoftplusSlope / Softplus. Both vanish as delta falls, and
-/// would end as 0 / 0; their ratio is 1 - exp(delta) / 2 + ... and tends to 1.
+/// d ln tau / d delta = SoftplusSlope / Softplus. Both vanish as delta falls,
+/// and would end as 0 / 0; their ratio is 1 - exp(delta) / 2 + ... and tends to
+/// 1.
 template <typename Dtype>
 BAYES_HD Dtype LogSoftplusSlope(Dtype delta) {
   if (delta < -20) return 1 - exp(delta) / 2;
@@ -46,9 +47,9 @@ BAYES_HD Dtype LogSoftplusSlope(Dtype delta) {
 }
 
 /// ln|m|, but below kSmallMean = c the parabola ln c + (m^2/c^2 - 1) / 2, which
-/// meets it with the same value and slope. The true KL is infinite at m = 0, where
-/// q is a point: a bias that starts at 0 would be NaN, and a weight that comes
-/// near 0 would be thrown out again by a step of any size.
+/// meets it with the same value and slope. The true KL is infinite at m = 0,
+/// where q is a point: a bias that starts at 0 would be NaN, and a weight that
+/// comes near 0 would be thrown out again by a step of any size.
 template <typename Dtype>
 BAYES_HD Dtype LogAbs(Dtype m) {
   const Dtype c = static_cast<Dtype>(kSmallMean);
@@ -99,7 +100,8 @@ BAYES_HD Dtype MeanKLGradient(Dtype m, Dtype tau, Dtype mu, Dtype zeta) {
 
 /// d KL / d delta of a layer of `count` weights, given the sum of (m / zeta)^2.
 template <typename Dtype>
-BAYES_HD Dtype DeltaKLGradient(Dtype delta, Dtype tau, Dtype sum_sq, int count) {
+BAYES_HD Dtype DeltaKLGradient(Dtype delta, Dtype tau, Dtype sum_sq,
+                               int count) {
   return SoftplusSlope(delta) * tau * sum_sq - count * LogSoftplusSlope(delta);
 }
 

@@ -1,8 +1,8 @@
 #ifndef CAFFE_BAYES_HOST_DEVICE_HPP_
 #define CAFFE_BAYES_HOST_DEVICE_HPP_
 
-// A formula marked BAYES_HD is written once and called by the CPU's loops and by
-// the kernels alike.
+// A formula marked BAYES_HD is written once and called by the CPU's loops and
+// by the kernels alike.
 
 #include <cmath>
 

@@ -12,8 +12,8 @@ namespace bayes {
  * @brief How many leading blobs of a saved layer go into a layer of a net.
  *
  * All, where both have the same number. A Bayesian layer has three times the
- * blobs of its stock layer, the means first, so the means can be copied from
- * either to the other: the rest of a Bayesian layer then keeps its initial value.
+ * blobs of its stock layer, the means first, so the means can be copied either
+ * way; the rest of a Bayesian layer then keeps its initial value.
  *
  * @return the number, or -1 where the two do not fit.
  */

@@ -6,11 +6,11 @@
 // so a draw is the same network for any batch size, number of threads, order of
 // evaluation or machine.
 //
-// Philox4x32-10 (Salmon et al., 2011) turns (key, counter) into four words of 32
-// random bits. The key is a hash of (seed, layer, blob); the counter is
+// Philox4x32-10 (Salmon et al., 2011) turns (key, counter) into four words of
+// 32 random bits. The key is a hash of (seed, layer, blob); the counter is
 // (index / 4, draw), each of 64 bits, low word first. Box-Muller turns the four
-// words into four normal numbers. Only IEEE + - * / and sqrt are used, in a fixed
-// order and without fused multiply-add, so the bits do not depend on the
+// words into four normal numbers. Only IEEE + - * / and sqrt are used, in a
+// fixed order and without fused multiply-add, so the bits do not depend on the
 // instruction set. Compile what includes this file's arithmetic with
 // -ffp-contract=off.
 
@@ -97,8 +97,9 @@ BAYES_HD void NormalPair(uint32_t radius_word, uint32_t angle_word, float* x,
   // The two high bits name the quadrant, the others the angle within it, which
   // is taken from -pi/4 to pi/4, where the Taylor series below are short.
   const uint32_t quadrant = angle_word >> 30;
-  const float angle = static_cast<float>(static_cast<int32_t>(angle_word << 2)) *
-                      3.65723694e-10f;  // pi/2 * 2^-32
+  const float angle =
+      static_cast<float>(static_cast<int32_t>(angle_word << 2)) *
+      3.65723694e-10f;  // pi/2 * 2^-32
   const float z = angle * angle;
   float sine = 1.0f / 362880.0f;
   sine = sine * z - 1.0f / 5040.0f;

@@ -9,12 +9,12 @@ namespace caffe {
 namespace bayes {
 
 /**
- * @brief The posterior of one parameter blob: its means m, their common relative
- *        uncertainty tau = softplus(delta), the noise epsilon of the current
- *        sample, and the prior. See formulas.hpp for the mathematics.
+ * @brief The posterior of one parameter blob: its means m, their common
+ *        relative uncertainty tau = softplus(delta), the noise epsilon of the
+ *        current sample, and the prior. formulas.hpp has the mathematics.
  *
- * The three blobs belong to the layer, which shows them to the solver; this class
- * only knows what they mean.
+ * The three blobs belong to the layer, which shows them to the solver; this
+ * class only knows what they mean.
  */
 template <typename Dtype>
 class Posterior {
@@ -36,7 +36,8 @@ class Posterior {
                 const shared_ptr<Blob<Dtype> >& std);
 
   /// The relative uncertainty. Raises delta to its floor where an update of the
-  /// solver took it below, so that it can leave it again when the gradient says.
+  /// solver took it below, so that it can leave it again when the gradient
+  /// says.
   Dtype Tau();
 
   /// Fills epsilon with a draw and w with the weights that it stands for.

@@ -32,8 +32,8 @@ class Stochastic {
                              int owner_param_id) {}
 
  protected:
-  /// The name of a layer's noise for one of its blobs, under the seed that was in
-  /// force when this layer was made.
+  /// The name of a layer's noise for one of its blobs, under the seed that was
+  /// in force when this layer was made.
   NoiseKey Key(const std::string& layer, int blob) const {
     return MakeNoiseKey(seed_, layer, blob);
   }

@@ -20,24 +20,24 @@ namespace caffe {
  *        layer learns their posterior by variational inference.
  *
  * Each Forward draws one set of weights, w = m (1 + tau epsilon), and lets the
- * stock layer compute with it; Backward turns the gradient of w into those of m
- * and delta and adds kl_weight / dataset_size times the gradient of KL(q || p).
- * So with a loss that is the mean over a batch, the solver minimises
+ * stock layer compute with it; Backward turns the gradient of w into those of
+ * m and delta and adds kl_weight / dataset_size times that of KL(q || p). So
+ * with a loss that is the mean over a batch, the solver minimises
  *   mean loss + kl_weight / dataset_size * KL(q || p).
- * See bayes/formulas.hpp for the formulas, BayesParameter in caffe.proto for the
- * options.
+ * The formulas are in bayes/formulas.hpp, the options in caffe.proto, message
+ * BayesParameter.
  *
  * Blobs (without a bias term: m, delta, epsilon):
- *   -# m, m_b              the means; a stock layer's weights and biases
- *   -# delta, delta_b      one number each, tau = ln(1 + exp(delta)); never decayed
- *   -# epsilon, epsilon_b  the noise of the latest draw; never learned or decayed
+ *   -# m, m_b              the means: a stock layer's weights and biases
+ *   -# delta, delta_b      one number each, tau = softplus(delta); not decayed
+ *   -# epsilon, epsilon_b  the noise of the latest draw; not learned
  *
  * @param top the stock layer's, then optionally one more: a single number,
- *        KL(q || p) * kl_weight / dataset_size. Give it loss_weight 1 to have the
- *        displayed loss be the whole objective; the gradient is the same without.
+ *   KL(q || p) * kl_weight / dataset_size. With loss_weight 1 the displayed
+ *   loss is the whole objective; the gradient is the same without.
  *
- * Where param names share m between layers of a net, the layers draw the same
- * noise and so the same weights, and KL counts once.
+ * Where param names share m between layers of a net, these layers draw the
+ * same weights, and KL counts once.
  */
 template <template <typename> class Base, typename Dtype>
 class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
@@ -61,7 +61,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   void Backward_cpu(const vector<Blob<Dtype>*>& top,
                     const vector<bool>& propagate_down,
                     const vector<Blob<Dtype>*>& bottom) override;
-  // Until there are kernels, a net in GPU mode computes these layers on the CPU.
+  // Until there are kernels, these layers compute on the CPU in GPU mode too.
   void Forward_gpu(const vector<Blob<Dtype>*>& bottom,
                    const vector<Blob<Dtype>*>& top) override {
     Forward_cpu(bottom, top);
@@ -97,13 +97,13 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
 };
 
 // The layers that a prototxt can name.
-#define BAYES_LAYER(name)                                               \
-  template <typename Dtype>                                             \
-  class Bayes##name##Layer : public BayesLayer<name##Layer, Dtype> {    \
-   public:                                                              \
-    explicit Bayes##name##Layer(const LayerParameter& param)            \
-        : BayesLayer<name##Layer, Dtype>(param) {}                      \
-    const char* type() const override { return "Bayes" #name; }         \
+#define BAYES_LAYER(name)                                            \
+  template <typename Dtype>                                          \
+  class Bayes##name##Layer : public BayesLayer<name##Layer, Dtype> { \
+   public:                                                           \
+    explicit Bayes##name##Layer(const LayerParameter& param)         \
+        : BayesLayer<name##Layer, Dtype>(param) {}                   \
+    const char* type() const override { return "Bayes" #name; }      \
   }
 
 BAYES_LAYER(Convolution);

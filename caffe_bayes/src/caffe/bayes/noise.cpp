@@ -5,7 +5,8 @@
 // Each loop is compiled for several instruction sets, and the machine picks one
 // when the program starts; the numbers are the same from all of them.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define BAYES_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define BAYES_CLONES \
+  __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define BAYES_CLONES
 #endif
@@ -66,9 +67,10 @@ NoiseKey MakeNoiseKey(uint32_t seed, const std::string& layer, uint32_t blob) {
 template <typename Dtype>
 void FillNormal(const NoiseKey& key, uint64_t draw, uint64_t offset, int n,
                 Dtype* out) {
-  FillRange<float>(offset, n, out, [&](uint64_t block, int blocks, float* buffer) {
-    NormalChunks(key, draw, block, blocks, buffer);
-  });
+  FillRange<float>(offset, n, out,
+                   [&](uint64_t block, int blocks, float* buffer) {
+                     NormalChunks(key, draw, block, blocks, buffer);
+                   });
 }
 
 template void FillNormal(const NoiseKey&, uint64_t, uint64_t, int, float*);

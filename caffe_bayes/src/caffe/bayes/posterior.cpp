@@ -116,7 +116,8 @@ template <typename Dtype>
 template <typename Function>
 void Posterior<Dtype>::WithPrior(Function function) const {
   if (prior_means_) {
-    function(OwnPrior<Dtype>{prior_means_->cpu_data(), prior_stds_->cpu_data()});
+    function(
+        OwnPrior<Dtype>{prior_means_->cpu_data(), prior_stds_->cpu_data()});
   } else {
     function(CommonPrior<Dtype>{prior_mean_, prior_std_});
   }
@@ -138,8 +139,8 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
     if (kl_scale != 0) {
       WithPrior([&](auto prior) {
         for (int i = 0; i < count; ++i) {
-          m_diff[i] += kl_scale *
-                       MeanKLGradient(m[i], tau, prior.mean(i), prior.std(i));
+          m_diff[i] +=
+              kl_scale * MeanKLGradient(m[i], tau, prior.mean(i), prior.std(i));
         }
       });
     }
@@ -158,8 +159,8 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
     });
     delta_->mutable_cpu_diff()[0] +=
         SoftplusSlope(delta) * static_cast<Dtype>(by_tau.Total()) +
-        kl_scale * DeltaKLGradient(delta, tau, static_cast<Dtype>(sum_sq.Total()),
-                                   count);
+        kl_scale * DeltaKLGradient(delta, tau,
+                                   static_cast<Dtype>(sum_sq.Total()), count);
   }
 }
 

@@ -16,8 +16,8 @@ namespace {
 template <typename Value>
 void Require(bool holds, const LayerParameter& layer, const char* field,
              const Value& value, const std::string& allowed) {
-  CHECK(holds) << "layer '" << layer.name() << "': bayes_param." << field << " is "
-               << value << ", but must be " << allowed;
+  CHECK(holds) << "layer '" << layer.name() << "': bayes_param." << field
+               << " is " << value << ", but must be " << allowed;
 }
 
 void CheckBayesParam(const LayerParameter& layer) {
@@ -35,7 +35,8 @@ void CheckBayesParam(const LayerParameter& layer) {
   positive("bias_prior_std", param.bias_prior_std());
   positive("tau_min", param.tau_min());
   const auto above_floor = [&](const char* field, float value) {
-    Require(value >= param.tau_min() && std::isfinite(value), layer, field, value,
+    Require(value >= param.tau_min() && std::isfinite(value), layer, field,
+            value,
             "a finite number not below tau_min = " +
                 std::to_string(param.tau_min()));
   };
@@ -76,7 +77,8 @@ void BayesLayer<Base, Dtype>::LayerSetUp(const vector<Blob<Dtype>*>& bottom,
   CHECK(top.size() == bottom.size() || top.size() == bottom.size() + 1)
       << "layer '" << param.name() << "' has " << bottom.size()
       << " bottoms and " << top.size()
-      << " tops; it takes one top for each bottom, and one more for KL if wanted";
+      << " tops; it takes one top for each bottom, and one more for KL if "
+         "wanted";
   has_kl_top_ = top.size() > bottom.size();
   if (has_kl_top_ && param.loss_weight_size() == top.size()) {
     const float weight = param.loss_weight(top.size() - 1);
@@ -118,14 +120,14 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
   sampled_.clear();
   keys_.clear();
   for (int i = 0; i < n; ++i) {
-    posteriors_.push_back(bayes::Posterior<Dtype>(
-        this->blobs_[i], this->blobs_[n + i], this->blobs_[2 * n + i],
-        param.tau_min()));
+    posteriors_.push_back(
+        bayes::Posterior<Dtype>(this->blobs_[i], this->blobs_[n + i],
+                                this->blobs_[2 * n + i], param.tau_min()));
     posteriors_[i].SetPrior(
         i == 0 ? param.prior_mean() : param.bias_prior_mean(),
         i == 0 ? param.prior_std() : param.bias_prior_std());
-    sampled_.push_back(shared_ptr<Blob<Dtype> >(
-        new Blob<Dtype>(this->blobs_[i]->shape())));
+    sampled_.push_back(
+        shared_ptr<Blob<Dtype> >(new Blob<Dtype>(this->blobs_[i]->shape())));
     keys_.push_back(Key(this->layer_param_.name(), i));
   }
   kl_scales_.assign(n, param.kl_weight() > 0
@@ -208,7 +210,8 @@ void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
   }
   this->param_propagate_down_ = learn;
   for (int i = 0; i < n; ++i) {
-    posteriors_[i].Backward(*sampled_[i], kl_scales_[i], learn[i], learn[n + i]);
+    posteriors_[i].Backward(*sampled_[i], kl_scales_[i], learn[i],
+                            learn[n + i]);
   }
 }
 

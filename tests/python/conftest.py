@@ -1,0 +1,121 @@
+"""A small image set and nets to train on it, for the tests that need Caffe."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# Before Caffe is imported: only warnings and worse.
+os.environ.setdefault("GLOG_minloglevel", "1")
+
+REPO = Path(__file__).resolve().parents[2]
+CAFFE = REPO / "build/caffe/tools/caffe"
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = b"\0\0\x08" + bytes([array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def write_digits(directory: Path, train: int, test: int, size: int, classes: int) -> None:
+    """Images of `classes` kinds of random blocks, with noise over them, as four IDX files."""
+    random = np.random.default_rng(0)
+    prototypes = random.integers(0, 2, (classes, size // 4, size // 4)).repeat(4, 1).repeat(4, 2)
+    directory.mkdir(exist_ok=True)
+    for name, count in (("train", train), ("t10k", test)):
+        labels = random.integers(0, classes, count)
+        images = 160 * prototypes[labels] + random.integers(0, 90, (count, size, size))
+        write_idx(directory / f"{name}-images-idx3-ubyte", images)
+        write_idx(directory / f"{name}-labels-idx1-ubyte", labels)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> Path:
+    """A directory with train_lmdb (330 images) and test_lmdb (100 images): 1x12x12, 4 classes."""
+    from bayescaffe.data import prepare_idx
+
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder / "idx", train=330, test=100, size=12, classes=4)
+    prepare_idx(folder / "idx", folder, progress=False)
+    return folder
+
+
+def small_net(digits: Path, bayes: str | None = "", more: str = "", batch: int = 20) -> str:
+    """A convolution, a hidden layer and an output layer; Bayesian with the options `bayes`.
+
+    `more` is put in behind the hidden layer; it must work in place on "hidden".
+    """
+    prefix, options = ("", "") if bayes is None else ("Bayes", f"bayes_param {{ {bayes} }}")
+    source = {phase: digits / f"{phase.lower()}_lmdb" for phase in ("TRAIN", "TEST")}
+    data = "".join(
+        f"""
+        layer {{
+          name: "data" type: "Data" top: "data" top: "label" include {{ phase: {phase} }}
+          transform_param {{ scale: 0.00390625 }}
+          data_param {{ source: "{path}" batch_size: {batch} backend: LMDB }}
+        }}"""
+        for phase, path in source.items()
+    )
+    return (
+        data
+        + f"""
+        layer {{
+          name: "conv" type: "{prefix}Convolution" bottom: "data" top: "conv" {options}
+          convolution_param {{
+            num_output: 4 kernel_size: 3 stride: 2 weight_filler {{ type: "xavier" }}
+          }}
+        }}
+        layer {{
+          name: "hidden" type: "{prefix}InnerProduct" bottom: "conv" top: "hidden" {options}
+          inner_product_param {{ num_output: 16 weight_filler {{ type: "xavier" }} }}
+        }}
+        layer {{ name: "relu" type: "ReLU" bottom: "hidden" top: "hidden" }}
+        {more}
+        layer {{
+          name: "out" type: "{prefix}InnerProduct" bottom: "hidden" top: "out" {options}
+          inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }}
+        }}
+        layer {{
+          name: "accuracy" type: "Accuracy" bottom: "out" bottom: "label" top: "accuracy"
+          include {{ phase: TEST }}
+        }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "out" bottom: "label" top: "loss" }}
+        """
+    )
+
+
+def write_solver(folder: Path, net: str, max_iter: int, name: str = "run", **options) -> Path:
+    """Write a net and its solver into `folder`; return the solver's path."""
+    (folder / f"{name}.net.prototxt").write_text(net)
+    fields = {
+        "base_lr": 0.01,
+        "lr_policy": '"fixed"',
+        "momentum": 0.9,
+        "random_seed": 1,
+        "max_iter": max_iter,
+        "display": 10,
+        "solver_mode": "CPU",
+        "snapshot_prefix": f'"{folder / name}"',
+        **options,
+    }
+    lines = [
+        f'train_net: "{folder / name}.net.prototxt"',
+        *(f"{k}: {v}" for k, v in fields.items()),
+    ]
+    path = folder / f"{name}.solver.prototxt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def caffe(*arguments, cwd=None) -> subprocess.CompletedProcess:
+    """Run the `caffe` tool; its output is the log."""
+    return subprocess.run(
+        [str(part) for part in (CAFFE, *arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "GLOG_minloglevel": "0"},
+    )

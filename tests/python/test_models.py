@@ -1,0 +1,96 @@
+"""The nets in models/ are what their generator writes, what the paper says, and they train."""
+
+import importlib.util
+import re
+import shutil
+
+import pytest
+from conftest import REPO, caffe, write_digits
+
+LENET = REPO / "models/lenet"
+NAMES = [f"{family}-{kind}" for family in ("freq", "bayes") for kind in
+         ("plain", "dropout", "exchanged", "reduced")]  # fmt: skip
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate", LENET / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_written_files_are_in_step_with_the_generator(tmp_path):
+    generator().write(tmp_path)
+    written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.prototxt"))
+    assert written == sorted(path.relative_to(LENET) for path in LENET.rglob("*.prototxt"))
+    assert {path.parts[0] for path in written} == set(NAMES)
+    for path in written:
+        assert (tmp_path / path).read_text() == (LENET / path).read_text(), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_are_the_papers(name):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    from caffe.proto import caffe_pb2
+    from google.protobuf import text_format
+
+    net = text_format.Parse(
+        (LENET / name / "train_test.prototxt").read_text(), caffe_pb2.NetParameter()
+    )
+    solver = text_format.Parse(
+        (LENET / name / "solver.prototxt").read_text(), caffe_pb2.SolverParameter()
+    )
+    bayes = name.startswith("bayes")
+    layers = {layer.name: layer for layer in net.layer}
+    assert (solver.base_lr, solver.lr_policy, solver.gamma, solver.power, solver.momentum) == (
+        pytest.approx(0.01), "inv", pytest.approx(0.0001), 0.75, pytest.approx(0.9),
+    )  # fmt: skip
+    assert solver.max_iter == 10_000
+    assert solver.weight_decay == pytest.approx(0 if bayes else 0.0005)
+    train, test = net.layer[:2]
+    exchanged = name.endswith("exchanged")
+    assert train.data_param.batch_size == 64
+    assert train.data_param.source.endswith("test_lmdb" if exchanged else "train_lmdb")
+    tested = solver.test_iter[0] * test.data_param.batch_size
+    assert tested == (60_000 if exchanged else 10_000)
+    assert layers["conv1"].convolution_param.num_output == 20
+    assert layers["conv2"].convolution_param.num_output == 50
+    neurons = 250 if name.endswith("reduced") else 500
+    assert layers["fc1"].inner_product_param.num_output == neurons
+    assert layers["fc2"].inner_product_param.num_output == 10
+    assert ("drop1" in layers) == (not name.endswith("plain"))
+    if "drop1" in layers:
+        assert layers["drop1"].dropout_param.sample_weights_test == bayes
+    for weights in ("conv1", "conv2", "fc1", "fc2"):
+        assert layers[weights].type.startswith("Bayes") == bayes
+        if bayes:
+            param = layers[weights].bayes_param
+            assert (param.prior_mean, param.prior_std, param.bias_prior_std) == (0, 5, 10)
+            taus = (1, 0.2) if weights == "fc1" else (0.4, 0.1)
+            assert (param.tau_init, param.bias_tau_init) == pytest.approx(taus)
+            assert param.dataset_size == (10_000 if exchanged else 60_000)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A directory with the models and a small set in MNIST's place."""
+    from bayescaffe.data import prepare_idx
+
+    folder = tmp_path_factory.mktemp("models")
+    shutil.copytree(LENET, folder / "models/lenet", ignore=shutil.ignore_patterns("*.caffemodel"))
+    write_digits(folder / "idx", train=300, test=200, size=28, classes=10)
+    prepare_idx(folder / "idx", folder / "data/mnist", progress=False)
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_net_trains_with_the_readmes_command(workplace, name):
+    solver = workplace / f"models/lenet/{name}/solver.prototxt"
+    text = solver.read_text()
+    for field, value in {"max_iter": 4, "test_iter": 2, "test_interval": 4, "display": 1}.items():
+        text = re.sub(rf"^{field}: .*", f"{field}: {value}", text, flags=re.M)
+    solver.write_text(text)
+    done = caffe("train", "-solver", f"models/lenet/{name}/solver.prototxt", cwd=workplace)
+    assert done.returncode == 0, done.stdout
+    assert "accuracy = " in done.stdout and "nan" not in done.stdout
+    assert (workplace / f"models/lenet/{name}/lenet_iter_4.caffemodel").exists()

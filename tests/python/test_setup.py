@@ -1,0 +1,90 @@
+"""scripts/setup.sh on machines that lack something, played by stand-ins for the system's tools."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import REPO
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Runs the script in a copy of the repository, with only the named tools on PATH."""
+    repo, tools = tmp_path / "repo", tmp_path / "bin"
+    (repo / "scripts").mkdir(parents=True)
+    (repo / "python").mkdir()
+    tools.mkdir()
+    for name in ("scripts/setup.sh", "scripts/apt-packages.txt"):
+        shutil.copy(REPO / name, repo / name)
+    for name in ("python/requirements.txt", "python/pyproject.toml"):
+        shutil.copy(REPO / name, repo / name)
+    for tool in ("bash", "cat", "dirname", "env", "grep", "sha256sum"):
+        (tools / tool).symlink_to(shutil.which(tool))
+
+    def run(*arguments, **stand_ins):
+        for name, body in stand_ins.items():
+            path = tools / name.replace("_", "-")
+            path.write_text(f"#!/bin/bash\n{body}\n")
+            path.chmod(0o755)
+        return subprocess.run(
+            ["bash", str(repo / "scripts/setup.sh"), *arguments],
+            capture_output=True,
+            text=True,
+            env={"PATH": str(tools), "HOME": str(tmp_path)},
+        )
+
+    run.repo = repo
+    return run
+
+
+NONE_INSTALLED = "exit 1"
+ALL_INSTALLED = "echo install ok installed"
+# Stops the script after the packages: the environment is not what these tests are about.
+LOG = 'echo "$0 $@" >> "$HOME/calls"; case "$*" in *install*) exit 7;; esac'
+
+
+def test_this_machine_has_all_packages():
+    done = subprocess.run([REPO / "scripts/setup.sh", "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_neither_root_nor_sudo_is_a_clear_message(machine):
+    done = machine(dpkg_query=NONE_INSTALLED, id="echo 1000")
+    assert done.returncode == 1
+    assert "you are neither root nor is there sudo" in done.stderr
+    assert "apt-get install" in done.stderr and "libprotobuf-dev" in done.stderr
+
+
+def test_sudo_is_used_when_not_root(machine, tmp_path):
+    done = machine(dpkg_query=NONE_INSTALLED, id="echo 1000", sudo=LOG)
+    assert done.returncode == 7
+    calls = (tmp_path / "calls").read_text()
+    assert "sudo apt-get update" in calls
+    assert "apt-get install -qq -y --no-install-recommends ca-certificates cmake" in calls
+
+
+def test_only_missing_packages_are_installed(machine, tmp_path):
+    only_cmake = 'case "$*" in *" cmake") exit 1;; *) echo install ok installed;; esac'
+    done = machine(dpkg_query=only_cmake, id="echo 0", apt_get=LOG)
+    assert done.returncode == 7
+    last = (tmp_path / "calls").read_text().splitlines()[-1]
+    assert last.endswith("--no-install-recommends cmake")
+
+
+def test_nothing_is_done_when_all_is_there(machine):
+    venv = machine.repo / ".venv"
+    venv.mkdir()
+    wants = subprocess.run(
+        "cat python/requirements.txt python/pyproject.toml scripts/setup.sh | sha256sum",
+        shell=True, cwd=machine.repo, capture_output=True, text=True, env=os.environ,
+    ).stdout  # fmt: skip
+    (venv / ".installed").write_text(wants)
+    done = machine(dpkg_query=ALL_INSTALLED, id="echo 1000")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_another_distribution_is_told_what_to_install(machine):
+    done = machine(id="echo 0")
+    assert done.returncode == 1
+    assert "this is not Debian or Ubuntu" in done.stderr
