@@ -38,8 +38,9 @@ test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
 
-bench: build ## timings beside other tools (none yet)
-	@echo "There are no benchmarks yet."
+bench: build ## time what must be fast (so far: drawing noise)
+	@cmake --build build --target bench_noise
+	@build/bench_noise
 
 clean: ## remove the build and the Python environment, keep data and trained nets
 	rm -rf build .venv

@@ -4,7 +4,7 @@
     models/lenet/generate.py          write them all beside this file
     models/lenet/generate.py DIR      write them into DIR
 
-The nets differ in four things only, which `NETS` below lists; everything else is said once.
+The nets differ in a few things only, which `LeNet` below lists; everything else is said once.
 A test keeps the written files in step with this one.
 """
 
@@ -17,12 +17,13 @@ TRAIN, TEST = "data/mnist/train_lmdb", "data/mnist/test_lmdb"
 
 @dataclass(frozen=True)
 class LeNet:
-    """One of the nets: Bayesian or not, with dropout or not, its data and its width."""
+    """What sets one of the nets apart from the others."""
 
     bayes: bool
     dropout: bool = True
     exchanged: bool = False  # train on the 10,000 test images, test on the 60,000 others
     neurons: int = 500
+    kl_scale: float = 4e-8  # kl_weight / dataset_size; README.md tells how it was found
 
     @property
     def train_images(self) -> int:
@@ -35,22 +36,15 @@ class LeNet:
 
 KINDS = {
     "plain": {"dropout": False},
-    "dropout": {},
+    "dropout": {"kl_scale": 6e-8},
     "exchanged": {"exchanged": True},
-    "reduced": {"neurons": 250},
+    "reduced": {"kl_scale": 6e-8, "neurons": 250},
 }
 NETS = {
     f"{family}-{kind}": LeNet(bayes=family == "bayes", **options)
     for family in ("freq", "bayes")
     for kind, options in KINDS.items()
 }
-
-# kl_weight / dataset_size, the same for all nets: see README.md for how it was found.
-KL_SCALE = 4e-8
-
-
-def number(value: float) -> str:
-    return f"{value:g}"
 
 
 def layer(name: str, kind: str, bottom: str, top: str, *more: str) -> str:
@@ -90,8 +84,8 @@ def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: st
         ),
     ]
     if net.bayes:
-        kl_weight = number(KL_SCALE * net.train_images)
-        lines = [f"kl_weight: {kl_weight}", f"dataset_size: {net.train_images}"]
+        size = net.train_images
+        lines = [f"kl_weight: {net.kl_scale * size:g}", f"dataset_size: {size}"]
         more.append(block("bayes_param", *lines, *filter(None, tau.split("; "))))
     return layer(name, f"Bayes{kind}" if net.bayes else kind, bottom, name, *more)
 
