@@ -1,6 +1,5 @@
 # The front door. Each target is a few commands; the work is done by CMake, scripts/ and python/.
 PYTHON := .venv/bin/python
-CAFFE := build/caffe/tools/caffe
 CMAKE_FLAGS ?=
 
 .DEFAULT_GOAL := help
@@ -18,6 +17,7 @@ build: setup ## build libcaffe, the caffe tool and pycaffe into build/
 	@cmake --build build
 
 demo: build ## train a Bayesian LeNet on MNIST and print its test error and uncertainty
+	@.venv/bin/bayescaffe data mnist
 	@$(PYTHON) scripts/demo.py
 
 test: build lint test-cpp test-python ## run all tests of ours

@@ -86,6 +86,17 @@ def small_net(digits: Path, bayes: str | None = "", more: str = "", batch: int =
     )
 
 
+def input_net(text, batch):
+    """The same net fed by arrays: an Input layer instead of Data, label and scores."""
+    head = f"""layer {{ name: "data" type: "Input" top: "data"
+                        input_param {{ shape {{ dim: {batch} dim: 1 dim: 12 dim: 12 }} }} }}"""
+    start, end = (
+        text.index('layer {\n          name: "conv"'),
+        text.index('layer {\n          name: "acc'),
+    )
+    return head + text[start:end]
+
+
 def write_solver(folder: Path, net: str, max_iter: int, name: str = "run", **options) -> Path:
     """Write a net and its solver into `folder`; return the solver's path."""
     (folder / f"{name}.net.prototxt").write_text(net)

@@ -3,6 +3,8 @@
 import importlib.util
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 from conftest import REPO, caffe, write_digits
@@ -83,14 +85,45 @@ def workplace(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_net_trains_with_the_readmes_command(workplace, name):
-    solver = workplace / f"models/lenet/{name}/solver.prototxt"
+def shorten(solver):
+    """Four iterations instead of 10,000, and a test of two batches."""
     text = solver.read_text()
     for field, value in {"max_iter": 4, "test_iter": 2, "test_interval": 4, "display": 1}.items():
         text = re.sub(rf"^{field}: .*", f"{field}: {value}", text, flags=re.M)
     solver.write_text(text)
-    done = caffe("train", "-solver", f"models/lenet/{name}/solver.prototxt", cwd=workplace)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_net_trains(workplace, name):
+    solver = f"models/lenet/{name}/solver.prototxt"
+    shorten(workplace / solver)
+    done = caffe("train", "-solver", solver, cwd=workplace)
     assert done.returncode == 0, done.stdout
     assert "accuracy = " in done.stdout and "nan" not in done.stdout
     assert (workplace / f"models/lenet/{name}/lenet_iter_4.caffemodel").exists()
+
+
+def run_demo(workplace):
+    return subprocess.run(
+        [sys.executable, REPO / "scripts/demo.py"], cwd=workplace, capture_output=True, text=True
+    )
+
+
+def test_demo_prints_error_and_uncertainty(workplace):
+    (workplace / "build").symlink_to(REPO / "build")
+    shorten(workplace / "models/lenet/bayes-plain/solver.prototxt")
+    done = run_demo(workplace)
+    assert done.returncode == 0, done.stderr
+    # Four iterations leave tau where it started.
+    assert re.search(r"^fc1 +400,000 +(0\.99|1\.00)\d+ +500 +0\.[12]\d+$", done.stdout, re.M)
+    error = float(re.search(r"Test error of a single pass: (\S+)%$", done.stdout, re.M)[1])
+    log = (workplace / "models/lenet/bayes-plain/train.log").read_text()
+    accuracy = float(re.findall(r"accuracy = (\S+)", log)[-1])
+    assert error == pytest.approx(100 * (1 - accuracy), abs=0.006)
+
+
+def test_demo_names_the_log_when_training_fails(workplace):
+    (workplace / "models/lenet/bayes-plain/train_test.prototxt").write_text("nonsense")
+    done = run_demo(workplace)
+    assert done.returncode == 1
+    assert "caffe train failed; its log is models/lenet/bayes-plain/train.log" in done.stderr

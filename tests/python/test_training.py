@@ -5,7 +5,7 @@ import re
 import noise_reference
 import numpy as np
 import pytest
-from conftest import caffe, small_net, write_solver
+from conftest import caffe, input_net, small_net, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from caffe.proto import caffe_pb2  # noqa: E402
@@ -21,17 +21,6 @@ def make_net(tmp_path, text, phase=pycaffe.TEST, seed=1, weights=None):
     path.write_text(text)
     pycaffe.set_random_seed(seed)
     return pycaffe.Net(str(path), phase, **({"weights": str(weights)} if weights else {}))
-
-
-def input_net(text, batch):
-    """The same net fed by arrays: an Input layer instead of Data, label and scores."""
-    head = f"""layer {{ name: "data" type: "Input" top: "data"
-                        input_param {{ shape {{ dim: {batch} dim: 1 dim: 12 dim: 12 }} }} }}"""
-    start, end = (
-        text.index('layer {\n          name: "conv"'),
-        text.index('layer {\n          name: "acc'),
-    )
-    return head + text[start:end]
 
 
 def train(tmp_path, net, iterations, **options):
