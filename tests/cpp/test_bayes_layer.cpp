@@ -283,7 +283,6 @@ TYPED_TEST(BayesLayerTest, DrawsHaveNames) {
 
 TYPED_TEST(BayesLayerTest, SeedAndLayerNameMakeTheDraw) {
   LayerParameter param = this->Param(kShapes[11], "kl_weight: 0");
-  vector<vector<TypeParam> > noise;
   const auto draw = [&](int seed, const string& name) {
     Caffe::set_random_seed(seed);
     param.set_name(name);

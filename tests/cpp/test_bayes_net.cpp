@@ -54,14 +54,19 @@ class BayesNetTest : public ::testing::Test {
            "' bottom: 'y' top: 'loss' loss_weight: " + weight + " }";
   }
 
+  // A solver that trains `net`, and tests it too where the options say so.
   static shared_ptr<Solver<Dtype> > MakeSolver(const string& net,
                                                const string& options) {
     SolverParameter param;
     CHECK(google::protobuf::TextFormat::ParseFromString(
-        "lr_policy: 'fixed' snapshot_after_train: false " + options, &param));
+        "lr_policy: 'fixed' random_seed: 3 test_initialization: false"
+        " snapshot_after_train: false " +
+            options,
+        &param));
     CHECK(google::protobuf::TextFormat::ParseFromString(
-        net, param.mutable_train_net_param()));
-    return shared_ptr<Solver<Dtype> >(new SGDSolver<Dtype>(param));
+        net, param.mutable_net_param()));
+    return shared_ptr<Solver<Dtype> >(
+        SolverRegistry<Dtype>::CreateSolver(param));
   }
 
   static vector<Dtype> Values(const Blob<Dtype>& blob) {
@@ -90,28 +95,22 @@ TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
   EXPECT_EQ(vector<float>({7, 7, 0, 0, 0, 0}), net->params_weight_decay());
 }
 
-// With a loss of weight 0 there is nothing but decay: m shrinks, delta stays,
-// and epsilon is the draw to the bit.
+// With a loss of next to no weight there is nothing but decay: m shrinks, delta
+// stays, and epsilon is the draw to the bit.
 TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
-  for (const char* type : {"SGD", "Adam", "AdaDelta"}) {
+  const string net = this->Data() +
+                     this->InnerProduct("ip", "BayesInnerProduct", "x",
+                                        "param { } param { }"
+                                        "param { decay_mult: 1 }"
+                                        "param { decay_mult: 1 }"
+                                        "bayes_param { kl_weight: 0 }") +
+                     this->Loss("ip", "1e-30");
+  for (const char* type :
+       {"type: 'SGD' momentum: 0.9", "type: 'Adam' momentum: 0.9",
+        "type: 'AdaDelta' momentum: 0.9 delta: 1e-6"}) {
     SCOPED_TRACE(type);
-    SolverParameter param;
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
-        "lr_policy: 'fixed' base_lr: 0.1 weight_decay: 0.5 momentum: 0.9"
-        " random_seed: 3 snapshot_after_train: false max_iter: 3 type: '" +
-            string(type) + "'",
-        &param));
-    if (string(type) == "AdaDelta") param.set_delta(1e-6);
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
-        this->Data() +
-            this->InnerProduct("ip", "BayesInnerProduct", "x",
-                               "param { } param { } param { decay_mult: 1 }"
-                               "param { decay_mult: 1 } bayes_param { "
-                               "kl_weight: 0 }") +
-            this->Loss("ip", "1e-30"),
-        param.mutable_train_net_param()));
-    const shared_ptr<Solver<TypeParam> > solver(
-        SolverRegistry<TypeParam>::CreateSolver(param));
+    const auto solver =
+        this->MakeSolver(net, string("base_lr: 0.1 weight_decay: 0.5 ") + type);
     const auto& blobs = solver->net()->layer_by_name("ip")->blobs();
     vector<vector<TypeParam> > before;
     for (const auto& blob : blobs) before.push_back(this->Values(*blob));
@@ -137,8 +136,8 @@ TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
       this->Loss("ip", "1e-30");
   vector<vector<TypeParam> > means;
   for (const char* iter_size : {"1", "4"}) {
-    const auto solver = this->MakeSolver(
-        net, string("base_lr: 0.1 random_seed: 3 iter_size: ") + iter_size);
+    const auto solver =
+        this->MakeSolver(net, string("base_lr: 0.1 iter_size: ") + iter_size);
     solver->Step(2);
     means.push_back(
         this->Values(*solver->net()->layer_by_name("ip")->blobs()[0]));
@@ -255,19 +254,11 @@ TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
       this->Loss("ip");
   vector<vector<TypeParam> > means;
   for (const char* interval : {"1000", "1"}) {
-    SolverParameter param;
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
-        "base_lr: 0.01 lr_policy: 'fixed' random_seed: 3 test_iter: 2"
-        " snapshot_after_train: false test_initialization: false"
-        " test_interval: " +
-            string(interval),
-        &param));
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
-        net, param.mutable_net_param()));
-    SGDSolver<TypeParam> solver(param);
-    solver.Step(5);
+    const auto solver = this->MakeSolver(
+        net, string("base_lr: 0.01 test_iter: 2 test_interval: ") + interval);
+    solver->Step(5);
     means.push_back(
-        this->Values(*solver.net()->layer_by_name("ip")->blobs()[0]));
+        this->Values(*solver->net()->layer_by_name("ip")->blobs()[0]));
   }
   EXPECT_EQ(means[0], means[1]);
 }
