@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint test-cpp test-python test-upstream bench clean
+.PHONY: help setup build demo test lint test-cpp test-python test-upstream bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -38,9 +38,13 @@ test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
 
-bench: build ## time what must be fast (so far: drawing noise)
+bench: build ## time ours beside other tools, and write build/bench.json
 	@cmake --build build --target bench_noise
 	@build/bench_noise
+	@$(PYTHON) benchmarks/bench.py
+
+bench-peers: setup ## install the other tools that make bench compares with
+	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt
 
 clean: ## remove the build and the Python environment, keep data and trained nets
 	rm -rf build .venv

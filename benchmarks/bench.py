@@ -1,0 +1,322 @@
+"""Time a training step and Monte Carlo inference, ours beside what a user would pick instead.
+
+    bench.py [--nets lenet,quick,vgg] [--json FILE]
+
+Everything is timed in one run on one machine, each subject in a process of its own and nothing
+beside it. A subject's output is checked against Caffe's before it is timed. Prints one table a net
+(mean +- sd, the ratio to ours, the share of the machine's SGEMM peak) and writes them as JSON.
+Expect about six minutes on two cores.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from nets import NETS, prototxt
+
+OURS, STOCK, VMAP = "ours, Bayesian", "ours, deterministic", "paper's method, vmap over draws"
+PEERS = ("PyTorch", "paper's method in PyTorch", "bayesian-torch", "blitz", "torchbnn")
+SECONDS = 4.0  # how long one subject is timed
+TOLERANCE = 1e-4
+
+
+def timed(step, warm_up: int = 3, least: int = 5) -> list[float]:
+    """Seconds of each call of `step`, after a warm-up: `least` calls, or as many as fit."""
+    for _ in range(warm_up):
+        step()
+    times = []
+    end = time.perf_counter() + SECONDS
+    while len(times) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def per_image(one_pass, data, draws: int = 1) -> list[float]:
+    """Seconds per image and pass, where `one_pass` takes all images through `draws` networks."""
+    images = draws * len(data["x"])
+    return [seconds / images for seconds in timed(one_pass, warm_up=1, least=2)]
+
+
+def require_close(found: np.ndarray, expected: np.ndarray) -> None:
+    difference = float(np.abs(found - expected).max())
+    if not difference < TOLERANCE:
+        raise SystemExit(f"its output differs from Caffe's by {difference:g}")
+
+
+# ---- Caffe -------------------------------------------------------------------------------------
+
+
+def caffe_net(text: str):
+    import caffe
+
+    with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
+        file.write(text)
+        file.flush()
+        caffe.set_random_seed(1)
+        return caffe.Net(file.name, caffe.TEST)
+
+
+def reference(name: str, path: Path) -> None:
+    """Write weights, images and Caffe's output for them: what every subject must reproduce."""
+    images, batch = NETS[name].images, NETS[name].images // 4
+    net = caffe_net(prototxt(NETS[name], batch, bayes=False, train=False))
+    shape = net.blobs["data"].data.shape
+    x = np.random.default_rng(0).random((images, *shape[1:]), np.float32)
+    net.blobs["data"].data[...] = x[:batch]
+    prob = net.forward()["prob"].copy()
+    weights = [blob.data.copy() for params in net.params.values() for blob in params]
+    np.savez(path, x=x, prob=prob, **{f"w{i}": w for i, w in enumerate(weights)})
+
+
+def check_bayesian(name: str, net, x: np.ndarray) -> None:
+    """The stock net with the weights of a draw gives what the Bayesian net gives for it."""
+    net.set_draw(3)
+    net.blobs["data"].data[...] = x
+    found = net.forward()["prob"].copy()
+    stock = caffe_net(prototxt(NETS[name], len(x), bayes=False, train=False))
+    for layer, blobs in net.params.items():
+        for i in (0, 1):
+            m, delta, epsilon = (blobs[j].data for j in (i, 2 + i, 4 + i))
+            stock.params[layer][i].data[...] = m * (1 + np.logaddexp(0, delta[0]) * epsilon)
+    stock.blobs["data"].data[...] = x
+    require_close(stock.forward()["prob"], found)
+
+
+def caffe_step(name: str, bayes: bool, data) -> list[float]:
+    import caffe
+
+    net = NETS[name]
+    if bayes:
+        text = prototxt(net, 8, bayes=True, train=False)
+        check_bayesian(name, caffe_net(text), data["x"][:8])
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "net").write_text(prototxt(net, net.batch, bayes, train=True))
+        Path(folder, "solver").write_text(
+            f'train_net: "{folder}/net" base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 '
+            f'snapshot_prefix: "{folder}/x" random_seed: 1 display: 0'
+        )
+        solver = caffe.get_solver(f"{folder}/solver")
+        solver.net.blobs["data"].data[...] = data["x"][: net.batch]
+        solver.net.blobs["label"].data[...] = np.arange(net.batch) % 10
+        return timed(lambda: solver.step(1))
+
+
+def caffe_passes(name: str, bayes: bool, data) -> list[float]:
+    batches = np.split(data["x"], 4)
+    net = caffe_net(prototxt(NETS[name], len(batches[0]), bayes, train=False))
+    if bayes:
+        check_bayesian(name, net, batches[0])
+    draws = itertools.count()
+
+    def one_pass():
+        draw = next(draws)
+        for x in batches:
+            if bayes:
+                net.set_draw(draw)
+            net.blobs["data"].data[...] = x
+            net.forward()
+
+    return per_image(one_pass, data)
+
+
+# ---- PyTorch -----------------------------------------------------------------------------------
+
+
+def torch_peer(name: str, who: str, data):
+    import torch
+    from peers import make_peers
+
+    make = make_peers()[who]
+    if isinstance(make, str):
+        raise SystemExit(make)
+    torch.manual_seed(1)
+    flat = [torch.from_numpy(data[f"w{i}"]) for i in range(len(data.files) - 2)]
+    weights = list(zip(flat[::2], flat[1::2], strict=True))
+    exact = make(NETS[name])
+    exact.set_means(weights, exact=True)
+    with torch.no_grad():
+        prob = exact(torch.from_numpy(data["x"][: len(data["prob"])])).softmax(1)
+    require_close(prob.numpy(), data["prob"])
+    peer = make(NETS[name])
+    peer.set_means(weights, exact=False)
+    return peer
+
+
+def torch_step(name: str, who: str, data) -> list[float]:
+    import torch
+
+    net = NETS[name]
+    peer = torch_peer(name, who, data)
+    x = torch.from_numpy(data["x"][: net.batch])
+    labels = torch.arange(net.batch) % 10
+    optimizer = torch.optim.SGD(peer.parameters(), lr=0.001, momentum=0.9)
+
+    def step():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(peer(x), labels) + 4e-8 * peer.kl()
+        loss.backward()
+        optimizer.step()
+
+    return timed(step)
+
+
+def torch_passes(name: str, who: str, data) -> list[float]:
+    import torch
+
+    peer = torch_peer(name, who, data)
+    batches = torch.from_numpy(data["x"]).chunk(4)
+
+    def one_pass():
+        for x in batches:
+            peer(x).softmax(1)
+
+    with torch.inference_mode():
+        return per_image(one_pass, data)
+
+
+def vmap_passes(name: str, data) -> list[float]:
+    import torch
+    from peers import Plain
+
+    by_hand = torch_peer(name, PEERS[1], data)
+    plain = Plain(NETS[name])
+    names = [parameter for parameter, _ in plain.named_parameters()]
+    batches = torch.from_numpy(data["x"]).chunk(4)
+    draws = 10
+
+    def forward(parameters, x):
+        return torch.func.functional_call(plain, parameters, (x,)).softmax(1)
+
+    def ten_passes():
+        for x in batches:
+            samples = [
+                [w for layer in by_hand.weighted() for w in layer.sample()] for _ in range(draws)
+            ]
+            stacked = dict(zip(names, map(torch.stack, zip(*samples, strict=True)), strict=True))
+            torch.func.vmap(forward, in_dims=(0, None))(stacked, x)
+
+    with torch.no_grad():
+        return per_image(ten_passes, data, draws)
+
+
+# ---- One run -----------------------------------------------------------------------------------
+
+
+def sgemm_peak() -> list[float]:
+    """FLOP/s of a large matrix product with all cores, the best that NumPy's BLAS can do."""
+    n = 2048
+    a, b = (np.random.default_rng(i).random((n, n), np.float32) for i in (0, 1))
+    return [2 * n**3 / min(timed(lambda: a @ b))]
+
+
+def run_subject(what: str, name: str, who: str, path: str) -> list[float]:
+    if what == "peak":
+        return sgemm_peak()
+    if what == "reference":
+        reference(name, Path(path))
+        return []
+    data = np.load(path)
+    ours = who in (OURS, STOCK)
+    if what == "step":
+        return caffe_step(name, who == OURS, data) if ours else torch_step(name, who, data)
+    if who == VMAP:
+        return vmap_passes(name, data)
+    if ours:
+        return caffe_passes(name, who == OURS, data)
+    return torch_passes(name, who, data)
+
+
+def in_own_process(what: str, name: str = "", who: str = "", path: str = ""):
+    """The times of a subject, or the last line that it wrote when it failed."""
+    subject = json.dumps([what, name, who, path])
+    done = subprocess.run(
+        [sys.executable, __file__, "--subject", subject],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GLOG_minloglevel": "2"},
+    )
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["failed without a word"])[-1]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(who: str, result, ours: float, flops: float, peak: float, unit: float) -> dict:
+    if isinstance(result, str):
+        return {"who": who, "missing": result}
+    mean, sd = float(np.mean(result)), float(np.std(result))
+    return {
+        "who": who,
+        "mean": mean * unit,
+        "sd": sd * unit,
+        "ratio": mean / ours,
+        "peak": flops / mean / peak,
+    }
+
+
+def show(title: str, unit: str, rows: list[dict]) -> None:
+    print(f"\n{title}\n\n| | {unit} | ratio to ours | share of SGEMM peak |\n|---|---|---|---|")
+    for r in rows:
+        if "missing" in r:
+            print(f"| {r['who']} | – | – | {r['missing']} |")
+        else:
+            # Three significant figures of the mean.
+            digits = max(0, 2 - math.floor(math.log10(r["mean"])))
+            time_text = f"{r['mean']:.{digits}f} ± {r['sd']:.{digits}f}"
+            print(f"| {r['who']} | {time_text} | {r['ratio']:.2f} | {r['peak']:.0%} |")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--json", type=Path, default=Path("build/bench.json"))
+    parser.add_argument("--subject", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.subject:
+        print(json.dumps(run_subject(*json.loads(options.subject))))
+        return
+
+    (peak,) = in_own_process("peak")
+    print(f"SGEMM peak of this machine: {peak / 1e9:.0f} GFLOP/s, {os.cpu_count()} cores")
+    results = {"peak": peak, "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.nets.split(","):
+            net, path = NETS[name], f"{folder}/{name}.npz"
+            failed = in_own_process("reference", name, path=path)
+            if failed:
+                sys.exit(f"bench: {name}: {failed}")
+            for what, subjects, flops, unit, label in (
+                ("step", (OURS, STOCK, *PEERS), 3 * net.batch * net.flops(), 1e3, "ms"),
+                ("pass", (OURS, STOCK, *PEERS[:3], VMAP), net.flops(), 1e6, "µs"),
+            ):
+                found = {who: in_own_process(what, name, who, path) for who in subjects}
+                if isinstance(found[OURS], str):
+                    sys.exit(f"bench: {name}: {OURS}: {found[OURS]}")
+                ours = float(np.mean(found[OURS]))
+                rows = [row(who, r, ours, flops, peak, unit) for who, r in found.items()]
+                title = (
+                    f"**{name}**: training step, batch {net.batch}"
+                    if what == "step"
+                    else f"**{name}**: inference, per image and pass, batches of {net.images // 4}"
+                )
+                show(title, label, rows)
+                results[f"{name} {what}"] = rows
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"\nWritten to {options.json}")
+
+
+if __name__ == "__main__":
+    main()
