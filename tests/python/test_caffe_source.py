@@ -13,12 +13,17 @@ SCRIPT = REPO / "scripts/caffe_source.py"
 PATCH = "compat/protobuf-byte-limit.patch"
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """The script as a module, on a copy of caffe_bayes/ that a test may spoil."""
+def load_script():
     spec = importlib.util.spec_from_file_location("caffe_source", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """The script as a module, on a copy of caffe_bayes/ that a test may spoil."""
+    module = load_script()
     shutil.copytree(REPO / "caffe_bayes", tmp_path / "fork")
     monkeypatch.setattr(module, "FORK", tmp_path / "fork")
     monkeypatch.setattr(module, "PATCHES", tmp_path / "fork/patches")
@@ -28,10 +33,7 @@ def script(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def origin():
     """The pinned source; the build has put it into the cache."""
-    spec = importlib.util.spec_from_file_location("caffe_source", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.obtain(os.environ.get("CAFFE_SOURCE", ""))
+    return load_script().obtain(os.environ.get("CAFFE_SOURCE", ""))
 
 
 def edit(path, old, new):
