@@ -147,20 +147,24 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
   }
   if (learn_delta) {
     const Dtype delta = delta_->cpu_data()[0];
-    LaneSum by_tau, sum_sq;
+    LaneSum by_tau;
     for (int i = 0; i < count; ++i) {
       by_tau.Add(i, TauGradient(w_diff[i], m[i], epsilon[i]));
     }
-    WithPrior([&](auto prior) {
-      for (int i = 0; i < count; ++i) {
-        const Dtype ratio = m[i] / prior.std(i);
-        sum_sq.Add(i, ratio * ratio);
-      }
-    });
-    delta_->mutable_cpu_diff()[0] +=
-        SoftplusSlope(delta) * static_cast<Dtype>(by_tau.Total()) +
-        kl_scale * DeltaKLGradient(delta, tau,
-                                   static_cast<Dtype>(sum_sq.Total()), count);
+    Dtype gradient = SoftplusSlope(delta) * static_cast<Dtype>(by_tau.Total());
+    if (kl_scale != 0) {
+      LaneSum sum_sq;
+      WithPrior([&](auto prior) {
+        for (int i = 0; i < count; ++i) {
+          const Dtype ratio = m[i] / prior.std(i);
+          sum_sq.Add(i, ratio * ratio);
+        }
+      });
+      gradient +=
+          kl_scale * DeltaKLGradient(delta, tau,
+                                     static_cast<Dtype>(sum_sq.Total()), count);
+    }
+    delta_->mutable_cpu_diff()[0] += gradient;
   }
 }
 
