@@ -25,7 +25,7 @@ test: build lint test-cpp test-python ## run all tests of ours
 lint: setup ## check the formatting and style of our code
 	@.venv/bin/ruff check -q .
 	@.venv/bin/ruff format -q --check .
-	@git ls-files '*.hpp' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
+	@git ls-files '*.hpp' '*.inl' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
 
 test-cpp: build
 	@cmake --build build --target bayes_tests

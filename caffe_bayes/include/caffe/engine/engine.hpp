@@ -1,0 +1,15 @@
+#ifndef CAFFE_ENGINE_ENGINE_HPP_
+#define CAFFE_ENGINE_ENGINE_HPP_
+
+namespace caffe {
+namespace engine {
+
+/// Whether a layer with this value in its engine field computes with the engine
+/// on the CPU: DEFAULT does, CAFFE does not. BAYESCAFFE_ENGINE=caffe in the
+/// environment makes DEFAULT mean CAFFE.
+bool IsChosen(int engine);
+
+}  // namespace engine
+}  // namespace caffe
+
+#endif  // CAFFE_ENGINE_ENGINE_HPP_

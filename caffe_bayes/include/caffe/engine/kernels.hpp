@@ -1,0 +1,95 @@
+#ifndef CAFFE_ENGINE_KERNELS_HPP_
+#define CAFFE_ENGINE_KERNELS_HPP_
+
+// The innermost loops of the engine, compiled for each instruction set of
+// machine.hpp.
+//
+// Everything that multiplies does so through one of them, Kernels::multiply,
+// whose right operand is a panel: panel_columns columns of a matrix, used or
+// not, one row after the other. A product sums over its depth in ascending
+// order, in one accumulator for each element. So its bits do not depend on how
+// the work was divided.
+
+#include <cstddef>
+
+namespace caffe {
+namespace engine {
+
+/// A run of consecutive numbers to copy: panel[at + j] = source[from + j *
+/// step] for 0 <= j < length.
+struct Piece {
+  int from, at, length, step;
+};
+
+/// What an element of a product starts from.
+template <typename T>
+struct Start {
+  const T* row_bias = nullptr;  // one number for each row, or null
+  bool add = false;             // whether to add to what is there
+};
+
+template <typename T>
+struct Kernels {
+  const char* name;
+  int block_rows;  // the most rows that `multiply` takes
+  int panel_columns;
+
+  /// c[i * c_row + j] = start + sum over k < depth of
+  ///     a[i * a_row + k * a_depth] panel[k * panel_columns + j]
+  /// for 0 <= i < rows <= block_rows, 0 <= j < columns <= panel_columns.
+  void (*multiply)(int rows, int columns, int depth, const T* a,
+                   ptrdiff_t a_row, ptrdiff_t a_depth, const T* panel, T* c,
+                   ptrdiff_t c_row, const Start<T>& start);
+
+  /// Fills the rows of a panel: row r with `pieces` of source + offset[r]. May
+  /// read one vector beyond the last number asked for, and write one beyond the
+  /// panel.
+  void (*pack_pieces)(const T* source, const int* offset, int rows,
+                      const Piece* pieces, int piece_count, T* panel);
+
+  /// to[c * to_row + r] = from[r * from_row + c].
+  void (*transpose)(int rows, int columns, const T* from, ptrdiff_t from_row,
+                    T* to, ptrdiff_t to_row);
+
+  /// to[r * to_row + c] = from[r * from_row + c].
+  void (*copy)(int rows, int columns, const T* from, ptrdiff_t from_row, T* to,
+               ptrdiff_t to_row);
+
+  /// The reverse of pack_pieces: adds the panel to where it came from. Touches
+  /// no more than was asked for.
+  void (*add_pieces)(const T* panel, const int* offset, int rows,
+                     const Piece* pieces, int piece_count, T* target);
+
+  T (*sum)(int n, const T* x);
+
+  /// A row of max pooling: the largest number of each of n windows of window_h
+  /// x window_w numbers, the first of them at `first`, and where it is, both
+  /// counted from `image`.
+  void (*max_pool_row)(const T* image, int width, int first, int n,
+                       int window_h, int window_w, int stride, T* top,
+                       int* where);
+  /// The gradient of that for windows of 2 x 2 with stride 2: two rows of 2 n
+  /// numbers from `first` on.
+  void (*max_pool_gradient)(const T* dy, const int* where, int width, int first,
+                            int n, T* dx);
+
+  void (*relu)(int n, T slope, const T* x, T* y);
+  void (*relu_gradient)(int n, T slope, const T* x, const T* dy, T* dx);
+
+  /// Softmax over `channels` planes of n numbers each.
+  void (*softmax)(int channels, int n, const T* x, T* y, T* scratch);
+
+  /// One step of gradient descent with momentum, in one pass:
+  /// g = scale dw + decay w;  h = momentum h + rate g;  dw = h;  w -= h.
+  void (*momentum_step)(int n, T scale, T decay, T rate, T momentum, T* w,
+                        T* dw, T* h);
+};
+
+/// The fastest that this machine has.
+template <typename T>
+const Kernels<T>& BestKernels();
+
+}  // namespace engine
+}  // namespace caffe
+
+#endif  // CAFFE_ENGINE_KERNELS_HPP_

@@ -1,0 +1,76 @@
+#include "caffe/engine/kernels.hpp"
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "caffe/engine/machine.hpp"
+
+namespace caffe {
+namespace engine {
+
+namespace {
+
+// The windows that no vector fits.
+template <typename T>
+inline void MaxPoolAny(const T* image, int width, int first, int n,
+                       int window_h, int window_w, int stride, T* top,
+                       int* where) {
+  for (int at = 0; at < n; ++at) {
+    T best = -FLT_MAX;
+    int place = -1;
+    for (int h = 0; h < window_h; ++h) {
+      for (int w = 0; w < window_w; ++w) {
+        const int here = first + at * stride + h * width + w;
+        if (image[here] > best) {
+          best = image[here];
+          place = here;
+        }
+      }
+    }
+    top[at] = best;
+    where[at] = place;
+  }
+}
+
+inline double Exp(double x) { return std::exp(x); }
+
+// e^x for x <= 0, in operations that have vectors: 2^n e^r with |r| <= ln(2)/2,
+// e^r by its Taylor series. Good to about two units in the last place.
+inline float Exp(float x) {
+  const float clipped = x < -87.0f ? -87.0f : x;
+  const float shifted = clipped * 1.44269504f + 12582912.0f;  // 1.5 * 2^23
+  const float n = shifted - 12582912.0f;
+  const float r = (clipped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float series = 1.0f / 5040.0f;
+  series = series * r + 1.0f / 720.0f;
+  series = series * r + 1.0f / 120.0f;
+  series = series * r + 1.0f / 24.0f;
+  series = series * r + 1.0f / 6.0f;
+  series = series * r + 0.5f;
+  series = series * r + 1.0f;
+  series = series * r + 1.0f;
+  const int32_t power_bits = (static_cast<int32_t>(n) + 127) * (1 << 23);
+  float power;
+  std::memcpy(&power, &power_bits, sizeof(power));
+  // Not by comparison alone: NaN must stay NaN.
+  return x < -87.0f ? 0.0f : series * power + (x - x);
+}
+
+#define ENGINE_LOOPS "caffe/engine/kernels.inl"
+#include "caffe/engine/targets.inl"
+
+}  // namespace
+
+template <typename T>
+const Kernels<T>& BestKernels() {
+  static const Kernels<T>& best = ENGINE_CHOOSE(All<T>());
+  return best;
+}
+
+template const Kernels<float>& BestKernels();
+template const Kernels<double>& BestKernels();
+
+}  // namespace engine
+}  // namespace caffe

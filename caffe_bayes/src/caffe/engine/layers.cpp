@@ -1,0 +1,354 @@
+// Where Caffe's layers and solver meet the engine: members that the patches
+// declare, in terms of the engine's functions.
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "caffe/engine/convolution.hpp"
+#include "caffe/engine/engine.hpp"
+#include "caffe/engine/kernels.hpp"
+#include "caffe/engine/product.hpp"
+#include "caffe/engine/team.hpp"
+#include "caffe/layers/conv_layer.hpp"
+#include "caffe/layers/inner_product_layer.hpp"
+#include "caffe/layers/pooling_layer.hpp"
+#include "caffe/layers/relu_layer.hpp"
+#include "caffe/layers/softmax_layer.hpp"
+#include "caffe/sgd_solvers.hpp"
+
+namespace caffe {
+
+namespace engine {
+
+bool IsChosen(int engine) {
+  static const char* const said = std::getenv("BAYESCAFFE_ENGINE");
+  static const bool off = said && !strcasecmp(said, "caffe");
+  return engine == 0 && !off;
+}
+
+namespace {
+
+// Numbers that one thread takes at a time, where there is no natural portion.
+const int kPortion = 1 << 14;
+
+// Calls work(first, count) for the portions of n numbers.
+template <typename Work>
+void ParallelPortions(int n, const Work& work) {
+  ParallelFor((n + kPortion - 1) / kPortion, [&](int i) {
+    const int first = i * kPortion;
+    work(first, std::min(kPortion, n - first));
+  });
+}
+
+}  // namespace
+}  // namespace engine
+
+// ---- Convolution ------------------------------------------------------------
+
+template <typename Dtype>
+bool ConvolutionLayer<Dtype>::EngineShape(
+    engine::ConvolutionShape* shape) const {
+  if (this->num_spatial_axes_ != 2 ||
+      !engine::IsChosen(this->layer_param_.convolution_param().engine())) {
+    return false;
+  }
+  shape->images = this->num_;
+  shape->channels = this->channels_;
+  shape->outputs = this->num_output_;
+  shape->groups = this->group_;
+  for (int axis = 0; axis < 2; ++axis) {
+    shape->input[axis] = this->conv_input_shape_.cpu_data()[axis + 1];
+    shape->kernel[axis] = this->kernel_shape_.cpu_data()[axis];
+    shape->stride[axis] = this->stride_.cpu_data()[axis];
+    shape->pad[axis] = this->pad_.cpu_data()[axis];
+    shape->dilation[axis] = this->dilation_.cpu_data()[axis];
+  }
+  return true;
+}
+
+template <typename Dtype>
+bool ConvolutionLayer<Dtype>::ForwardByEngine(
+    const vector<Blob<Dtype>*>& bottom, const vector<Blob<Dtype>*>& top) {
+  engine::ConvolutionShape shape;
+  if (!EngineShape(&shape)) return false;
+  const Dtype* bias = this->bias_term_ ? this->blobs_[1]->cpu_data() : nullptr;
+  for (int i = 0; i < bottom.size(); ++i) {
+    engine::ConvolutionForward(shape, bottom[i]->cpu_data(),
+                               this->blobs_[0]->cpu_data(), bias,
+                               top[i]->mutable_cpu_data());
+  }
+  return true;
+}
+
+template <typename Dtype>
+bool ConvolutionLayer<Dtype>::BackwardByEngine(
+    const vector<Blob<Dtype>*>& top, const vector<bool>& propagate_down,
+    const vector<Blob<Dtype>*>& bottom) {
+  engine::ConvolutionShape shape;
+  if (!EngineShape(&shape)) return false;
+  for (int i = 0; i < top.size(); ++i) {
+    const Dtype* top_diff = top[i]->cpu_diff();
+    if (this->bias_term_ && this->param_propagate_down_[1]) {
+      engine::ConvolutionBiasGradient(shape, top_diff,
+                                      this->blobs_[1]->mutable_cpu_diff());
+    }
+    if (this->param_propagate_down_[0]) {
+      engine::ConvolutionWeightGradient(shape, bottom[i]->cpu_data(), top_diff,
+                                        this->blobs_[0]->mutable_cpu_diff());
+    }
+    if (propagate_down[i]) {
+      engine::ConvolutionInputGradient(shape, top_diff,
+                                       this->blobs_[0]->cpu_data(),
+                                       bottom[i]->mutable_cpu_diff());
+    }
+  }
+  return true;
+}
+
+// ---- InnerProduct -----------------------------------------------------------
+// M_ inputs of K_ numbers each, N_ outputs.
+
+template <typename Dtype>
+bool InnerProductLayer<Dtype>::ForwardByEngine(
+    const vector<Blob<Dtype>*>& bottom, const vector<Blob<Dtype>*>& top) {
+  if (!engine::IsChosen(this->layer_param_.inner_product_param().engine())) {
+    return false;
+  }
+  // As w x, so that what has to be transposed is x, the smaller one.
+  const engine::Matrix<Dtype> x = {bottom[0]->cpu_data(), 1, K_};
+  const engine::Matrix<Dtype> w = {this->blobs_[0]->cpu_data(),
+                                   transpose_ ? 1 : K_, transpose_ ? N_ : 1};
+  engine::Start<Dtype> start;
+  if (bias_term_) start.row_bias = this->blobs_[1]->cpu_data();
+  engine::Multiply(N_, M_, K_, w, x, top[0]->mutable_cpu_data(), N_, true,
+                   start);
+  return true;
+}
+
+template <typename Dtype>
+bool InnerProductLayer<Dtype>::BackwardByEngine(
+    const vector<Blob<Dtype>*>& top, const vector<bool>& propagate_down,
+    const vector<Blob<Dtype>*>& bottom) {
+  if (!engine::IsChosen(this->layer_param_.inner_product_param().engine())) {
+    return false;
+  }
+  const Dtype* x = bottom[0]->cpu_data();
+  const Dtype* dy = top[0]->cpu_diff();
+  engine::Start<Dtype> add;
+  add.add = true;
+  if (this->param_propagate_down_[0]) {
+    Dtype* dw = this->blobs_[0]->mutable_cpu_diff();
+    if (transpose_) {
+      engine::Multiply<Dtype>(K_, N_, M_, {x, 1, K_}, {dy, N_, 1}, dw, N_,
+                              false, add);
+    } else {
+      engine::Multiply<Dtype>(N_, K_, M_, {dy, 1, N_}, {x, K_, 1}, dw, K_,
+                              false, add);
+    }
+  }
+  if (bias_term_ && this->param_propagate_down_[1]) {
+    Dtype* dbias = this->blobs_[1]->mutable_cpu_diff();
+    for (int m = 0; m < M_; ++m) {
+      for (int n = 0; n < N_; ++n) dbias[n] += dy[m * N_ + n];
+    }
+  }
+  if (propagate_down[0]) {
+    const engine::Matrix<Dtype> w = {this->blobs_[0]->cpu_data(),
+                                     transpose_ ? 1 : K_, transpose_ ? N_ : 1};
+    engine::Multiply<Dtype>(M_, K_, N_, {dy, N_, 1}, w,
+                            bottom[0]->mutable_cpu_diff(), K_, false,
+                            engine::Start<Dtype>());
+  }
+  return true;
+}
+
+// ---- Pooling ----------------------------------------------------------------
+
+template <typename Dtype>
+bool PoolingLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
+                                          const vector<Blob<Dtype>*>& top) {
+  const PoolingParameter& param = this->layer_param_.pooling_param();
+  // The engine has max pooling with windows that start inside of the image.
+  if (!engine::IsChosen(param.engine()) || top.size() > 1 || pad_h_ || pad_w_ ||
+      param.pool() != PoolingParameter_PoolMethod_MAX) {
+    return false;
+  }
+  const engine::Kernels<Dtype>& kernels = engine::BestKernels<Dtype>();
+  const Dtype* bottom_data = bottom[0]->cpu_data();
+  Dtype* top_data = top[0]->mutable_cpu_data();
+  int* where = max_idx_.mutable_cpu_data();
+  const ptrdiff_t plane = height_ * width_;
+  const ptrdiff_t pooled = pooled_height_ * pooled_width_;
+  // The windows of a row that end inside of the image; the others are cut off.
+  const int whole = std::max(
+      0, std::min(pooled_width_, (width_ - kernel_w_) / stride_w_ + 1));
+  engine::ParallelFor(bottom[0]->num(), [&](int image) {
+    for (int c = 0; c < channels_; ++c) {
+      const ptrdiff_t i = static_cast<ptrdiff_t>(image) * channels_ + c;
+      for (int row = 0; row < pooled_height_; ++row) {
+        const int first = row * stride_h_ * width_;
+        const int rows = std::min(kernel_h_, height_ - row * stride_h_);
+        const ptrdiff_t out = i * pooled + row * pooled_width_;
+        kernels.max_pool_row(bottom_data + i * plane, width_, first, whole,
+                             rows, kernel_w_, stride_w_, top_data + out,
+                             where + out);
+        for (int w = whole; w < pooled_width_; ++w) {
+          kernels.max_pool_row(bottom_data + i * plane, width_,
+                               first + w * stride_w_, 1, rows,
+                               width_ - w * stride_w_, stride_w_,
+                               top_data + out + w, where + out + w);
+        }
+      }
+    }
+  });
+  return true;
+}
+
+template <typename Dtype>
+bool PoolingLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
+                                           const vector<bool>& propagate_down,
+                                           const vector<Blob<Dtype>*>& bottom) {
+  const PoolingParameter& param = this->layer_param_.pooling_param();
+  if (!engine::IsChosen(param.engine()) || !propagate_down[0] ||
+      top.size() > 1 || param.pool() != PoolingParameter_PoolMethod_MAX) {
+    return false;
+  }
+  const Dtype* top_diff = top[0]->cpu_diff();
+  Dtype* bottom_diff = bottom[0]->mutable_cpu_diff();
+  const int* where = max_idx_.cpu_data();
+  const ptrdiff_t plane = height_ * width_;
+  const ptrdiff_t pooled = pooled_height_ * pooled_width_;
+  // Windows that tile the image set each of its numbers once.
+  const bool tiles = kernel_h_ == 2 && kernel_w_ == 2 && stride_h_ == 2 &&
+                     stride_w_ == 2 && pad_h_ == 0 && pad_w_ == 0 &&
+                     height_ == 2 * pooled_height_ &&
+                     width_ == 2 * pooled_width_;
+  engine::ParallelFor(bottom[0]->num(), [&](int image) {
+    for (int c = 0; c < channels_; ++c) {
+      const ptrdiff_t i = static_cast<ptrdiff_t>(image) * channels_ + c;
+      Dtype* to = bottom_diff + i * plane;
+      if (tiles) {
+        for (int row = 0; row < pooled_height_; ++row) {
+          const ptrdiff_t out = i * pooled + row * pooled_width_;
+          engine::BestKernels<Dtype>().max_pool_gradient(
+              top_diff + out, where + out, width_, 2 * row * width_,
+              pooled_width_, to);
+        }
+        continue;
+      }
+      std::fill(to, to + plane, Dtype(0));
+      for (ptrdiff_t j = i * pooled; j < (i + 1) * pooled; ++j) {
+        to[where[j]] += top_diff[j];
+      }
+    }
+  });
+  return true;
+}
+
+// ---- ReLU and Softmax -------------------------------------------------------
+
+template <typename Dtype>
+bool ReLULayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
+                                       const vector<Blob<Dtype>*>& top) {
+  const ReLUParameter& param = this->layer_param_.relu_param();
+  if (!engine::IsChosen(param.engine())) return false;
+  const Dtype* x = bottom[0]->cpu_data();
+  Dtype* y = top[0]->mutable_cpu_data();
+  engine::ParallelPortions(bottom[0]->count(), [&](int first, int count) {
+    engine::BestKernels<Dtype>().relu(count, param.negative_slope(), x + first,
+                                      y + first);
+  });
+  return true;
+}
+
+template <typename Dtype>
+bool ReLULayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
+                                        const vector<bool>& propagate_down,
+                                        const vector<Blob<Dtype>*>& bottom) {
+  const ReLUParameter& param = this->layer_param_.relu_param();
+  if (!engine::IsChosen(param.engine()) || !propagate_down[0]) return false;
+  const Dtype* x = bottom[0]->cpu_data();
+  const Dtype* dy = top[0]->cpu_diff();
+  Dtype* dx = bottom[0]->mutable_cpu_diff();
+  engine::ParallelPortions(bottom[0]->count(), [&](int first, int count) {
+    engine::BestKernels<Dtype>().relu_gradient(
+        count, param.negative_slope(), x + first, dy + first, dx + first);
+  });
+  return true;
+}
+
+template <typename Dtype>
+bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
+                                          const vector<Blob<Dtype>*>& top) {
+  if (!engine::IsChosen(this->layer_param_.softmax_param().engine())) {
+    return false;
+  }
+  const Dtype* x = bottom[0]->cpu_data();
+  Dtype* y = top[0]->mutable_cpu_data();
+  const int channels = bottom[0]->shape(softmax_axis_);
+  const int size = channels * inner_num_;
+  const int at_once = std::max(1, engine::kPortion / std::max(1, size));
+  engine::ParallelFor((outer_num_ + at_once - 1) / at_once, [&](int task) {
+    Dtype* scratch = engine::Scratch<Dtype, 0>(inner_num_);
+    const int last = std::min(outer_num_, (task + 1) * at_once);
+    for (ptrdiff_t i = static_cast<ptrdiff_t>(task) * at_once; i < last; ++i) {
+      engine::BestKernels<Dtype>().softmax(channels, inner_num_, x + i * size,
+                                           y + i * size, scratch);
+    }
+  });
+  return true;
+}
+
+// ---- The solver's update ----------------------------------------------------
+
+template <typename Dtype>
+bool SGDSolver<Dtype>::UpdateByEngine(Dtype rate) {
+  const SolverParameter& param = this->param_;
+  if (Caffe::mode() != Caffe::CPU || std::strcmp(this->type(), "SGD") ||
+      param.regularization_type() != "L2" || !engine::IsChosen(0)) {
+    return false;
+  }
+  const vector<Blob<Dtype>*>& blobs = this->net_->learnable_params();
+  const Dtype scale = Dtype(1) / param.iter_size();
+  for (int i = 0; i < blobs.size(); ++i) {
+    const Dtype blob_rate = rate * this->net_->params_lr()[i];
+    const Dtype decay =
+        param.weight_decay() * this->net_->params_weight_decay()[i];
+    if (this->net_->params_lr()[i] == 0) continue;
+    Dtype* w = blobs[i]->mutable_cpu_data();
+    Dtype* dw = blobs[i]->mutable_cpu_diff();
+    Dtype* h = history_[i]->mutable_cpu_data();
+    engine::ParallelPortions(blobs[i]->count(), [&](int first, int count) {
+      engine::BestKernels<Dtype>().momentum_step(count, scale, decay, blob_rate,
+                                                 param.momentum(), w + first,
+                                                 dw + first, h + first);
+    });
+  }
+  return true;
+}
+
+// What the layers' and the solver's own files instantiate as classes is without
+// the members that are defined here.
+#define INSTANTIATE_FORWARD(Layer, T)                                     \
+  template bool Layer<T>::ForwardByEngine(const vector<Blob<T>*>& bottom, \
+                                          const vector<Blob<T>*>& top)
+#define INSTANTIATE_BOTH(Layer, T)                                             \
+  INSTANTIATE_FORWARD(Layer, T);                                               \
+  template bool Layer<T>::BackwardByEngine(const vector<Blob<T>*>& top,        \
+                                           const vector<bool>& propagate_down, \
+                                           const vector<Blob<T>*>& bottom)
+#define INSTANTIATE_ALL(T)                        \
+  INSTANTIATE_BOTH(ConvolutionLayer, T);          \
+  INSTANTIATE_BOTH(InnerProductLayer, T);         \
+  INSTANTIATE_BOTH(PoolingLayer, T);              \
+  INSTANTIATE_BOTH(ReLULayer, T);                 \
+  INSTANTIATE_FORWARD(SoftmaxLayer, T);           \
+  template bool ConvolutionLayer<T>::EngineShape( \
+      engine::ConvolutionShape* shape) const;     \
+  template bool SGDSolver<T>::UpdateByEngine(T rate)
+INSTANTIATE_ALL(float);
+INSTANTIATE_ALL(double);
+
+}  // namespace caffe
