@@ -1,6 +1,11 @@
 #include "caffe/bayes/posterior.hpp"
 
+#include <algorithm>
+#include <vector>
+
 #include "caffe/bayes/formulas.hpp"
+#include "caffe/engine/machine.hpp"
+#include "caffe/engine/team.hpp"
 #include "caffe/util/math_functions.hpp"
 
 namespace caffe {
@@ -8,12 +13,14 @@ namespace bayes {
 
 namespace {
 
-// The prior of weight i, in the two forms that it has.
+// The prior of weight i, in the two forms that it has; From(k) is that of
+// the weights from k on.
 template <typename Dtype>
 struct CommonPrior {
   Dtype common_mean, common_std;
   Dtype mean(int) const { return common_mean; }
   Dtype std(int) const { return common_std; }
+  CommonPrior From(int) const { return *this; }
 };
 template <typename Dtype>
 struct OwnPrior {
@@ -21,23 +28,32 @@ struct OwnPrior {
   const Dtype* stds;
   Dtype mean(int i) const { return means[i]; }
   Dtype std(int i) const { return stds[i]; }
+  OwnPrior From(int first) const { return {means + first, stds + first}; }
 };
 
-// A sum in double whose order depends on nothing but the number of terms. The
-// lanes let the compiler add several terms at once.
-class LaneSum {
- public:
-  static const int kLanes = 8;
-  void Add(int i, double term) { lane_[i % kLanes] += term; }
-  double Total() const {
-    double total = 0;
-    for (double lane : lane_) total += lane;
-    return total;
-  }
-
- private:
-  double lane_[kLanes] = {};
+// What delta's gradient is made of: sums over weights of the derivative of the
+// loss by tau, and of (m / prior std)^2.
+struct TauSums {
+  double by_tau, sum_sq;
 };
+
+#define ENGINE_LOOPS "caffe/bayes/posterior.inl"
+#include "caffe/engine/targets.inl"
+
+// A parameter is gone through in portions of this many numbers, whatever the
+// number of threads, and sums are those of the portions, in their order.
+const int kPortion = 1 << 13;
+
+int Portions(int count) { return (count + kPortion - 1) / kPortion; }
+
+// Calls work(portion, first, count) for each portion.
+template <typename Work>
+void ParallelPortions(int count, const Work& work) {
+  engine::ParallelFor(Portions(count), [&](int portion) {
+    const int first = portion * kPortion;
+    work(portion, first, std::min(kPortion, count - first));
+  });
+}
 
 }  // namespace
 
@@ -99,10 +115,11 @@ void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
   const Dtype* m = m_->cpu_data();
   Dtype* epsilon = epsilon_->mutable_cpu_data();
   Dtype* sample = w->mutable_cpu_data();
-  FillNormal(key, draw, 0, count, epsilon);
-  for (int i = 0; i < count; ++i) {
-    sample[i] = SampledWeight(m[i], tau, epsilon[i]);
-  }
+  const auto loop = ENGINE_CHOOSE(SampleLoop<Dtype>);
+  ParallelPortions(count, [&](int, int first, int n) {
+    FillNormal(key, draw, first, n, epsilon + first);
+    loop(n, tau, m + first, epsilon + first, sample + first);
+  });
 }
 
 template <typename Dtype>
@@ -131,38 +148,35 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
   const Dtype* m = m_->cpu_data();
   const Dtype* epsilon = epsilon_->cpu_data();
   const Dtype* w_diff = w.cpu_diff();
-  if (learn_m) {
-    Dtype* m_diff = m_->mutable_cpu_diff();
-    for (int i = 0; i < count; ++i) {
-      m_diff[i] += MeanGradient(w_diff[i], tau, epsilon[i]);
-    }
-    if (kl_scale != 0) {
-      WithPrior([&](auto prior) {
-        for (int i = 0; i < count; ++i) {
-          m_diff[i] +=
-              kl_scale * MeanKLGradient(m[i], tau, prior.mean(i), prior.std(i));
-        }
-      });
-    }
-  }
+  Dtype* m_diff = learn_m ? m_->mutable_cpu_diff() : nullptr;
+  std::vector<TauSums> sums(Portions(count));
+  WithPrior([&](auto prior) {
+    typedef decltype(prior) Prior;
+    const auto gradient_loop = ENGINE_CHOOSE(GradientLoop<Dtype, Prior>);
+    const auto tau_loop = ENGINE_CHOOSE(TauLoop<Dtype, Prior>);
+    ParallelPortions(count, [&](int portion, int first, int n) {
+      if (learn_m) {
+        gradient_loop(n, tau, kl_scale, prior.From(first), m + first,
+                      epsilon + first, w_diff + first, m_diff + first);
+      }
+      if (learn_delta) {
+        sums[portion] = tau_loop(n, prior.From(first), m + first,
+                                 epsilon + first, w_diff + first);
+      }
+    });
+  });
   if (learn_delta) {
-    const Dtype delta = delta_->cpu_data()[0];
-    LaneSum by_tau;
-    for (int i = 0; i < count; ++i) {
-      by_tau.Add(i, TauGradient(w_diff[i], m[i], epsilon[i]));
+    TauSums total = {};
+    for (const TauSums& sum : sums) {
+      total.by_tau += sum.by_tau;
+      total.sum_sq += sum.sum_sq;
     }
-    Dtype gradient = SoftplusSlope(delta) * static_cast<Dtype>(by_tau.Total());
+    const Dtype delta = delta_->cpu_data()[0];
+    Dtype gradient = SoftplusSlope(delta) * static_cast<Dtype>(total.by_tau);
     if (kl_scale != 0) {
-      LaneSum sum_sq;
-      WithPrior([&](auto prior) {
-        for (int i = 0; i < count; ++i) {
-          const Dtype ratio = m[i] / prior.std(i);
-          sum_sq.Add(i, ratio * ratio);
-        }
-      });
       gradient +=
-          kl_scale * DeltaKLGradient(delta, tau,
-                                     static_cast<Dtype>(sum_sq.Total()), count);
+          kl_scale *
+          DeltaKLGradient(delta, tau, static_cast<Dtype>(total.sum_sq), count);
     }
     delta_->mutable_cpu_diff()[0] += gradient;
   }
@@ -172,13 +186,17 @@ template <typename Dtype>
 Dtype Posterior<Dtype>::KL() {
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
-  LaneSum sum;
+  std::vector<double> sums(Portions(m_->count()));
   WithPrior([&](auto prior) {
-    for (int i = 0; i < m_->count(); ++i) {
-      sum.Add(i, WeightKL(m[i], tau, prior.mean(i), prior.std(i)));
-    }
+    ParallelPortions(m_->count(), [&](int portion, int first, int n) {
+      for (int i = first; i < first + n; ++i) {
+        sums[portion] += WeightKL(m[i], tau, prior.mean(i), prior.std(i));
+      }
+    });
   });
-  return static_cast<Dtype>(sum.Total());
+  double total = 0;
+  for (double sum : sums) total += sum;
+  return static_cast<Dtype>(total);
 }
 
 template class Posterior<float>;
