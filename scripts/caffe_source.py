@@ -39,7 +39,7 @@ TARBALL = "caffe_1.0.0+git20180821.99bd997.orig.tar.gz"
 TARBALL_SHA256 = "e0eb3f06794f7402c77b7dec8e8480273ee1a1bb192e9122b621a69d4147ad0c"
 
 # Directories of caffe_bayes/ that are laid over Caffe's own of the same name.
-OVERLAID = ("include", "src")
+OVERLAID = ("include", "src", "python")
 # What `prepare` remembers in OUT: a digest of its inputs, then the files it wrote.
 MANIFEST = ".bayescaffe-manifest"
 

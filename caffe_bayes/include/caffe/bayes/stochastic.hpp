@@ -26,6 +26,20 @@ class Stochastic {
     draw_is_named_ = true;
   }
 
+  /// Whether the output depends on the draw. A layer may know how to draw and
+  /// not be asked to.
+  virtual bool IsRandom() const { return true; }
+
+  /// Whether the Forwards from here on have the draw of the one before them, so
+  /// that what was drawn can be used again.
+  void Hold(bool hold) { held_ = hold; }
+
+  /// Makes this layer draw what `original` draws, of which it is a copy.
+  virtual void DrawLike(const Stochastic& original) { seed_ = original.seed_; }
+
+  /// How many of the layer's last blobs are noise, and no parameters.
+  virtual int num_noise_blobs() const { return 0; }
+
   /// The net found that this layer's parameter `param_id` is the parameter
   /// `owner_param_id` of the layer `owner`.
   virtual void OnParamShared(int param_id, const std::string& owner,
@@ -40,11 +54,13 @@ class Stochastic {
   uint64_t TakeDraw() { return next_draw_++; }
   /// Whether somebody (the solver, a program) said which draw to use.
   bool draw_is_named() const { return draw_is_named_; }
+  bool held() const { return held_; }
 
  private:
   uint32_t seed_ = Caffe::random_seed();
   uint64_t next_draw_ = 0;
   bool draw_is_named_ = false;
+  bool held_ = false;
 };
 
 /// Makes the next Forward of a net its draw `draw`, the one after it the next.
@@ -53,6 +69,15 @@ void SetDraw(const Net& net, uint64_t draw) {
   for (const auto& layer : net.layers()) {
     Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
     if (stochastic) stochastic->SetDraw(draw);
+  }
+}
+
+/// Tells all layers of a net whether to keep what they drew.
+template <typename Net>
+void Hold(const Net& net, bool hold) {
+  for (const auto& layer : net.layers()) {
+    Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
+    if (stochastic) stochastic->Hold(hold);
   }
 }
 

@@ -52,6 +52,9 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   int MinTopBlobs() const override { return 1; }
   bool EqualNumBottomTopBlobs() const override { return false; }
 
+  bool IsRandom() const override { return samples_; }
+  void DrawLike(const bayes::Stochastic& original) override;
+  int num_noise_blobs() const override { return num_stock_blobs_; }
   void OnParamShared(int param_id, const std::string& owner,
                      int owner_param_id) override;
 

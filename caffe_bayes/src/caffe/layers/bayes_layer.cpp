@@ -157,6 +157,12 @@ void BayesLayer<Base, Dtype>::OnParamShared(int param_id,
 }
 
 template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
+  bayes::Stochastic::DrawLike(original);
+  keys_ = dynamic_cast<const BayesLayer&>(original).keys_;
+}
+
+template <template <typename> class Base, typename Dtype>
 vector<Blob<Dtype>*> BayesLayer<Base, Dtype>::StockTops(
     const vector<Blob<Dtype>*>& top) const {
   return vector<Blob<Dtype>*>(top.begin(), top.end() - has_kl_top_);
@@ -173,7 +179,7 @@ template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::Forward_cpu(const vector<Blob<Dtype>*>& bottom,
                                           const vector<Blob<Dtype>*>& top) {
   const uint64_t draw = TakeDraw();
-  for (int i = 0; i < num_stock_blobs_; ++i) {
+  for (int i = 0; i < num_stock_blobs_ && !held(); ++i) {
     if (samples_) {
       posteriors_[i].Sample(keys_[i], draw, sampled_[i].get());
     } else {

@@ -1,0 +1,95 @@
+#ifndef CAFFE_BAYES_MONTE_CARLO_HPP_
+#define CAFFE_BAYES_MONTE_CARLO_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "caffe/common.hpp"
+#include "caffe/net.hpp"
+
+namespace caffe {
+namespace bayes {
+
+/**
+ * @brief Runs images through many draws of a net.
+ *
+ * The layers before the first random one run once for each image, in the net
+ * itself and in its batches; what they give to the others is collected for as
+ * many images as fit into a bounded memory. The others run in copies of the
+ * net, one for each thread, which share its parameters: a thread takes a draw,
+ * samples its weights once, and takes all the collected images through in
+ * portions that fit into the cache. The numbers do not depend on threads,
+ * batches or portions.
+ *
+ * Layers that the output does not depend on do not run.
+ */
+template <typename Dtype>
+class MonteCarlo {
+ public:
+  /// An array that feeds a top of an Input layer, or that a blob is copied to.
+  typedef std::map<std::string, const Dtype*> Inputs;
+  typedef std::map<std::string, Dtype*> Kept;
+  /// Told the share of the work that is done; false stops the run.
+  typedef std::function<bool(double)> Progress;
+
+  /// @param output the blob that is wanted, one item for each image
+  MonteCarlo(Net<Dtype>* net, const std::string& output);
+
+  /// The shape of one item of a blob of the net, without the axis of images.
+  std::vector<int> ItemShape(const std::string& blob) const;
+  /// Blobs that `inputs` of Run may name, and those that it must.
+  const std::set<std::string>& inputs() const { return inputs_; }
+
+  /**
+   * @brief Writes out[(d * images + i) * size + j] = number j of the output for
+   *        image i in the draw draws[d].
+   *
+   * @param images how many: from the arrays in `inputs`, each with that many
+   *        items, or else as the net's data layers give them
+   * @param kept   blobs before the first random layer to be copied, such as
+   * labels
+   * @return whether it came to its end
+   */
+  bool Run(const std::vector<uint64_t>& draws, int images, const Inputs& inputs,
+           const Kept& kept, Dtype* out, const Progress& progress);
+
+  /// Whether a blob is computed before the first random layer.
+  bool IsFixed(const std::string& blob) const;
+
+ private:
+  /// A blob that the random part of the net takes from the rest of it.
+  struct Entry {
+    std::string blob;
+    int size;                  // numbers of one image
+    std::vector<Dtype> items;  // of the images collected
+  };
+
+  void FindLayers();
+  void MakeWorkers();
+  NetParameter WorkerParam() const;
+  bool ItemsAreIndependent() const;
+  void Collect(int first, int count, const Inputs& inputs, const Kept& kept);
+  bool RunDraws(const std::vector<uint64_t>& draws, int first, int count,
+                int images, Dtype* out, const Progress& progress);
+
+  Net<Dtype>* net_;
+  std::string output_;
+  int batch_;         // images that the net takes at once
+  int first_random_;  // the first random layer, or the number of layers
+  /// The layers from there on that the output depends on.
+  std::vector<int> random_part_;
+  std::set<std::string> inputs_;
+  std::vector<Entry> entries_;
+  /// Copies of the random part, and how many images they take at once.
+  std::vector<shared_ptr<Net<Dtype> > > workers_;
+  int portion_;
+};
+
+}  // namespace bayes
+}  // namespace caffe
+
+#endif  // CAFFE_BAYES_MONTE_CARLO_HPP_

@@ -1,0 +1,89 @@
+// Net.sample of pycaffe, as far as it is C++: sample.py is the rest.
+
+#include <boost/python.hpp>
+#include <boost/python/stl_iterator.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "caffe/bayes/monte_carlo.hpp"
+#include "caffe/net.hpp"
+
+namespace bp = boost::python;
+
+namespace caffe {
+
+namespace {
+
+// The memory of an array, which sample.py has made contiguous and of floats.
+class Array {
+ public:
+  Array(const bp::object& array, bool writable) {
+    if (PyObject_GetBuffer(array.ptr(), &view_,
+                           writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO)) {
+      bp::throw_error_already_set();
+    }
+  }
+  ~Array() { PyBuffer_Release(&view_); }
+  Array(const Array&) = delete;
+  float* data() const { return static_cast<float*>(view_.buf); }
+
+ private:
+  Py_buffer view_;
+};
+
+typedef std::map<std::string, shared_ptr<Array> > Arrays;
+
+Arrays OpenArrays(const bp::dict& by_name, bool writable) {
+  Arrays arrays;
+  const bp::list items = by_name.items();
+  for (int i = 0; i < bp::len(items); ++i) {
+    const std::string name = bp::extract<std::string>(items[i][0]);
+    arrays[name].reset(new Array(bp::object(items[i][1]), writable));
+  }
+  return arrays;
+}
+
+}  // namespace
+
+void Net_Sample(Net<float>* net, const std::string& output,
+                const bp::object& draws, int images, const bp::dict& inputs,
+                const bp::dict& kept, const bp::object& out,
+                const bp::object& progress) {
+  const std::vector<uint64_t> draw_list{bp::stl_input_iterator<uint64_t>(draws),
+                                        bp::stl_input_iterator<uint64_t>()};
+  const Arrays input_arrays = OpenArrays(inputs, false);
+  const Arrays kept_arrays = OpenArrays(kept, true);
+  const Array out_array(out, true);
+  bayes::MonteCarlo<float>::Inputs input_data;
+  for (const auto& array : input_arrays) {
+    input_data[array.first] = array.second->data();
+  }
+  bayes::MonteCarlo<float>::Kept kept_data;
+  for (const auto& array : kept_arrays) {
+    kept_data[array.first] = array.second->data();
+  }
+  bayes::MonteCarlo<float> monte_carlo(net, output);
+  for (const auto& keep : kept_data) {
+    if (!monte_carlo.IsFixed(keep.first)) {
+      const std::string message = "keep: the blob '" + keep.first +
+                                  "' depends on the draw; sample it as output";
+      PyErr_SetString(PyExc_ValueError, message.c_str());
+      bp::throw_error_already_set();
+    }
+  }
+  // An exception of the callback, or Ctrl-C, waits until the threads have
+  // ended.
+  const bool finished = monte_carlo.Run(
+      draw_list, images, input_data, kept_data, out_array.data(),
+      [&](double share) {
+        if (PyErr_CheckSignals()) return false;
+        if (progress.is_none()) return true;
+        PyObject* result = PyObject_CallFunction(progress.ptr(), "d", share);
+        Py_XDECREF(result);
+        return result != nullptr;
+      });
+  if (!finished) bp::throw_error_already_set();
+}
+
+}  // namespace caffe

@@ -1,0 +1,339 @@
+#include "caffe/bayes/monte_carlo.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "caffe/bayes/stochastic.hpp"
+#include "caffe/engine/team.hpp"
+#include "caffe/util/rng.hpp"
+
+namespace caffe {
+namespace bayes {
+
+namespace {
+
+// What the collected images may take, and what the blobs of a copy of the net
+// should not exceed, so that they stay in the cache from one layer to the next.
+const size_t kCollectedBytes = 64 << 20;
+const size_t kCachedBytes = 4 << 20;
+// Fewer images at once than this leave the vectors of a product empty.
+const int kLeastPortion = 32;
+
+// Layers that treat each item of their first axis for itself, whatever their
+// parameters say about the others.
+const std::set<std::string> kItemwise = {
+    "AbsVal",
+    "BNLL",
+    "BatchNorm",
+    "BayesConvolution",
+    "Bias",
+    "Concat",
+    "Convolution",
+    "BayesDeconvolution",
+    "BayesInnerProduct",
+    "Deconvolution",
+    "Dropout",
+    "ELU",
+    "Eltwise",
+    "Exp",
+    "InnerProduct",
+    "LRN",
+    "Log",
+    "PReLU",
+    "Pooling",
+    "Power",
+    "ReLU",
+    "Scale",
+    "Sigmoid",
+    "Slice",
+    "Softmax",
+    "Split",
+    "Swish",
+    "TanH",
+    "Threshold",
+};
+
+template <typename Dtype>
+Stochastic* AsStochastic(Layer<Dtype>* layer) {
+  return dynamic_cast<Stochastic*>(layer);
+}
+
+template <typename Dtype>
+int ItemSize(const Blob<Dtype>& blob) {
+  return blob.num_axes() > 0 ? blob.count(1) : 1;
+}
+
+}  // namespace
+
+template <typename Dtype>
+MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output)
+    : net_(net), output_(output), batch_(0), portion_(0) {
+  CHECK(net->has_blob(output)) << "the net has no blob '" << output << "'";
+  FindLayers();
+  MakeWorkers();
+}
+
+template <typename Dtype>
+void MonteCarlo<Dtype>::FindLayers() {
+  const auto& layers = net_->layers();
+  first_random_ = layers.size();
+  int last = 0;
+  for (int i = 0; i < layers.size(); ++i) {
+    const Stochastic* stochastic = AsStochastic(layers[i].get());
+    if (stochastic && stochastic->IsRandom()) {
+      first_random_ = std::min(first_random_, i);
+    }
+    const LayerParameter& param = layers[i]->layer_param();
+    if (param.type() == "Input") {
+      inputs_.insert(param.top().begin(), param.top().end());
+    }
+    if (std::count(param.top().begin(), param.top().end(), output_)) last = i;
+  }
+  // Backwards from the output: what a layer writes is no longer wanted before
+  // it, what it reads is.
+  std::set<std::string> wanted = {output_};
+  for (int i = last; i >= first_random_; --i) {
+    const LayerParameter& param = layers[i]->layer_param();
+    bool matters = false;
+    for (const auto& top : param.top()) matters |= wanted.count(top) > 0;
+    if (!matters) continue;
+    random_part_.insert(random_part_.begin(), i);
+    for (const auto& top : param.top()) wanted.erase(top);
+    wanted.insert(param.bottom().begin(), param.bottom().end());
+  }
+  for (const std::string& name : wanted) {
+    const Blob<Dtype>& blob = *net_->blob_by_name(name);
+    CHECK_GT(blob.num_axes(), 0)
+        << "the blob '" << name << "' has no axis of images";
+    CHECK(batch_ == 0 || batch_ == blob.shape(0))
+        << "the blob '" << name << "' has " << blob.shape(0)
+        << " images, others have " << batch_;
+    batch_ = blob.shape(0);
+    entries_.push_back({name, ItemSize(blob), {}});
+  }
+  const Blob<Dtype>& blob = *net_->blob_by_name(output_);
+  CHECK(blob.num_axes() > 0 && blob.shape(0) == batch_)
+      << "the output '" << output_ << "' has shape " << blob.shape_string()
+      << ", not one item for each of the " << batch_ << " images of a batch";
+}
+
+template <typename Dtype>
+NetParameter MonteCarlo<Dtype>::WorkerParam() const {
+  NetParameter net_param;
+  net_param.set_name(net_->name());
+  net_param.mutable_state()->set_phase(net_->phase());
+  for (const Entry& entry : entries_) {
+    LayerParameter* input = net_param.add_layer();
+    input->set_name("input " + entry.blob);
+    input->set_type("Input");
+    input->add_top(entry.blob);
+    BlobShape* shape = input->mutable_input_param()->add_shape();
+    for (int dim : net_->blob_by_name(entry.blob)->shape()) shape->add_dim(dim);
+  }
+  for (int i : random_part_) {
+    LayerParameter* param = net_param.add_layer();
+    *param = net_->layers()[i]->layer_param();
+    param->clear_blobs();
+    param->clear_include();
+    param->clear_exclude();
+    // Not filled at random, as they will be the net's own.
+    param->mutable_convolution_param()->clear_weight_filler();
+    param->mutable_convolution_param()->clear_bias_filler();
+    param->mutable_inner_product_param()->clear_weight_filler();
+    param->mutable_inner_product_param()->clear_bias_filler();
+    // A Bayesian layer's last top may be KL, which takes longer than a pass.
+    const Stochastic* stochastic = AsStochastic(net_->layers()[i].get());
+    if (stochastic && stochastic->num_noise_blobs() &&
+        param->top_size() > param->bottom_size() &&
+        param->top(param->top_size() - 1) != output_) {
+      param->mutable_top()->RemoveLast();
+      param->clear_loss_weight();
+    }
+  }
+  return net_param;
+}
+
+template <typename Dtype>
+bool MonteCarlo<Dtype>::ItemsAreIndependent() const {
+  for (int i : random_part_) {
+    if (!kItemwise.count(net_->layers()[i]->type())) return false;
+    for (const Blob<Dtype>* top : net_->top_vecs()[i]) {
+      if (top->num_axes() == 0) continue;  // KL
+      if (top->shape(0) != batch_) return false;
+    }
+  }
+  return true;
+}
+
+template <typename Dtype>
+void MonteCarlo<Dtype>::MakeWorkers() {
+  if (random_part_.empty()) return;
+  // Layers of Python run where Python is, and a GPU is one.
+  int workers = Caffe::mode() == Caffe::CPU ? engine::TeamSize() : 1;
+  for (int i : random_part_) {
+    if (net_->layers()[i]->type() == std::string("Python")) workers = 1;
+  }
+  const NetParameter param = WorkerParam();
+  // What a copy draws at random to start with is not missed in the net's
+  // stream.
+  const rng_t stream = *caffe_rng();
+  for (int w = 0; w < workers; ++w) {
+    workers_.emplace_back(new Net<Dtype>(param));
+    for (int i = 0; i < random_part_.size(); ++i) {
+      Layer<Dtype>* original = net_->layers()[random_part_[i]].get();
+      Layer<Dtype>* copy =
+          workers_[w]->layer_by_name(original->layer_param().name()).get();
+      int shared = original->blobs().size();
+      if (Stochastic* stochastic = AsStochastic(copy)) {
+        stochastic->DrawLike(*AsStochastic(original));
+        shared -= stochastic->num_noise_blobs();
+      }
+      for (int j = 0; j < shared; ++j) {
+        original->blobs()[j]->cpu_data();
+        copy->blobs()[j]->ShareData(*original->blobs()[j]);
+      }
+    }
+  }
+  *caffe_rng() = stream;
+  portion_ = batch_;
+  if (ItemsAreIndependent()) {
+    size_t bytes = 0;
+    for (const auto& blob : workers_[0]->blobs()) {
+      bytes += ItemSize(*blob) * sizeof(Dtype);
+    }
+    portion_ = std::max<int>(kLeastPortion, kCachedBytes / bytes);
+  }
+}
+
+template <typename Dtype>
+std::vector<int> MonteCarlo<Dtype>::ItemShape(const std::string& name) const {
+  CHECK(net_->has_blob(name)) << "the net has no blob '" << name << "'";
+  const std::vector<int>& shape = net_->blob_by_name(name)->shape();
+  CHECK(!shape.empty() && shape[0] == batch_)
+      << "the blob '" << name << "' has not one item for each image";
+  return std::vector<int>(shape.begin() + 1, shape.end());
+}
+
+template <typename Dtype>
+bool MonteCarlo<Dtype>::IsFixed(const std::string& blob) const {
+  const auto& layers = net_->layers();
+  for (int i = 0; i < first_random_; ++i) {
+    const auto& tops = layers[i]->layer_param().top();
+    if (std::count(tops.begin(), tops.end(), blob)) return true;
+  }
+  return false;
+}
+
+// Fills the entries with what `count` images, from number `first` on, give.
+template <typename Dtype>
+void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
+                                const Kept& kept) {
+  for (Entry& entry : entries_) {
+    entry.items.resize(static_cast<size_t>(count) * entry.size);
+  }
+  for (int done = 0; done < count; done += batch_) {
+    const int now = std::min(batch_, count - done);
+    for (const auto& input : inputs) {
+      Blob<Dtype>* blob = net_->blob_by_name(input.first).get();
+      const size_t size = ItemSize(*blob);
+      std::copy_n(input.second + (first + done) * size, now * size,
+                  blob->mutable_cpu_data());
+    }
+    if (first_random_ > 0) net_->ForwardFromTo(0, first_random_ - 1);
+    for (Entry& entry : entries_) {
+      std::copy_n(net_->blob_by_name(entry.blob)->cpu_data(),
+                  static_cast<size_t>(now) * entry.size,
+                  entry.items.data() + static_cast<size_t>(done) * entry.size);
+    }
+    for (const auto& keep : kept) {
+      const Blob<Dtype>& blob = *net_->blob_by_name(keep.first);
+      const size_t size = ItemSize(blob);
+      std::copy_n(blob.cpu_data(), now * size,
+                  keep.second + (first + done) * size);
+    }
+  }
+}
+
+// Takes the collected images through all draws.
+template <typename Dtype>
+bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
+                                 int count, int images, Dtype* out,
+                                 const Progress& progress) {
+  const size_t size = ItemSize(*net_->blob_by_name(output_));
+  const auto place = [&](int draw, int image) {
+    return out + (static_cast<size_t>(draw) * images + first + image) * size;
+  };
+  const double total = static_cast<double>(draws.size()) * images;
+  const double before = static_cast<double>(draws.size()) * first;
+  if (random_part_.empty()) {
+    for (int d = 0; d < draws.size(); ++d) {
+      std::copy_n(entries_[0].items.data(), count * size, place(d, 0));
+    }
+    return progress((before + static_cast<double>(draws.size()) * count) /
+                    total);
+  }
+  // With few draws, a draw's images are divided too.
+  const int portions = (count + portion_ - 1) / portion_;
+  int parts = 1;
+  while (draws.size() * parts < 2 * workers_.size() && 2 * parts <= portions) {
+    parts *= 2;
+  }
+  std::atomic<int> next(0);
+  std::atomic<int64_t> done(0);
+  std::atomic<bool> stop(false);
+  engine::ParallelFor(workers_.size(), [&](int w) {
+    Net<Dtype>& net = *workers_[w];
+    for (int task = next++; task < draws.size() * parts && !stop;
+         task = next++) {
+      const int draw = task / parts, part = task % parts;
+      const int last = portions * (part + 1) / parts;
+      for (int p = portions * part / parts; p < last && !stop; ++p) {
+        const int from = p * portion_;
+        const int now = std::min(portion_, count - from);
+        for (const Entry& entry : entries_) {
+          Blob<Dtype>* blob = net.blob_by_name(entry.blob).get();
+          std::vector<int> shape = blob->shape();
+          shape[0] = now;
+          blob->Reshape(shape);
+          std::copy_n(
+              entry.items.data() + static_cast<size_t>(from) * entry.size,
+              static_cast<size_t>(now) * entry.size, blob->mutable_cpu_data());
+        }
+        SetDraw(net, draws[draw]);
+        Hold(net, p > portions * part / parts);
+        net.Forward();
+        std::copy_n(net.blob_by_name(output_)->cpu_data(), now * size,
+                    place(draw, from));
+        done += now;
+        // The calling thread is the one that may talk.
+        if (w == 0 && !progress((before + done) / total)) stop = true;
+      }
+    }
+  });
+  return !stop;
+}
+
+template <typename Dtype>
+bool MonteCarlo<Dtype>::Run(const std::vector<uint64_t>& draws, int images,
+                            const Inputs& inputs, const Kept& kept, Dtype* out,
+                            const Progress& progress) {
+  size_t bytes = 0;
+  for (const Entry& entry : entries_) bytes += entry.size * sizeof(Dtype);
+  // Whole batches, so that none is read twice.
+  const int batches = std::max<size_t>(
+      1, kCollectedBytes / std::max<size_t>(1, bytes) / batch_);
+  const int collected = batches * batch_;
+  for (int first = 0; first < images; first += collected) {
+    const int count = std::min(collected, images - first);
+    Collect(first, count, inputs, kept);
+    if (!RunDraws(draws, first, count, images, out, progress)) return false;
+  }
+  return true;
+}
+
+template class MonteCarlo<float>;
+template class MonteCarlo<double>;
+
+}  // namespace bayes
+}  // namespace caffe
