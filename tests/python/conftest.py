@@ -12,6 +12,8 @@ os.environ.setdefault("GLOG_minloglevel", "1")
 
 REPO = Path(__file__).resolve().parents[2]
 CAFFE = REPO / "build/caffe/tools/caffe"
+# Without what the user may have said on logging.
+PLAIN_ENVIRONMENT = {name: os.environ[name] for name in os.environ if not name.startswith("GLOG_")}
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -120,7 +122,7 @@ def write_solver(folder: Path, net: str, max_iter: int, name: str = "run", **opt
     return path
 
 
-def caffe(*arguments, cwd=None) -> subprocess.CompletedProcess:
+def caffe(*arguments, cwd=None, **environment) -> subprocess.CompletedProcess:
     """Run the `caffe` tool; its output is the log."""
     return subprocess.run(
         [str(part) for part in (CAFFE, *arguments)],
@@ -128,5 +130,5 @@ def caffe(*arguments, cwd=None) -> subprocess.CompletedProcess:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "GLOG_minloglevel": "0"},
+        env={**PLAIN_ENVIRONMENT, **environment},
     )
