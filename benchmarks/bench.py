@@ -243,7 +243,6 @@ def in_own_process(what: str, name: str = "", who: str = "", path: str = ""):
         [sys.executable, __file__, "--subject", subject],
         capture_output=True,
         text=True,
-        env={**os.environ, "GLOG_minloglevel": "2"},
     )
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["failed without a word"])[-1]

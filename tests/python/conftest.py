@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# Before Caffe is imported: only warnings and worse.
-os.environ.setdefault("GLOG_minloglevel", "1")
-
 REPO = Path(__file__).resolve().parents[2]
 CAFFE = REPO / "build/caffe/tools/caffe"
 # Without what the user may have said on logging.

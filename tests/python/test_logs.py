@@ -1,7 +1,11 @@
-"""The log: progress from the caffe tool, all that Caffe can tell on demand."""
+"""The log: progress from the caffe tool, nothing in Python, all that Caffe can tell on demand."""
+
+import os
+import subprocess
+import sys
 
 import pytest
-from conftest import caffe, small_net, write_solver
+from conftest import PLAIN_ENVIRONMENT, caffe, input_net, small_net, write_solver
 
 SETUP = (
     "Initializing solver from parameters",
@@ -77,3 +81,62 @@ def test_warnings_and_errors_of_the_setup_are_shown(tmp_path, digits):
     done = caffe("train", "-solver", deprecated)
     assert done.returncode != 0
     assert "Unknown layer type: NoSuchLayer" in done.stdout
+
+
+def test_python_layer_leaves_the_log_of_the_tool_alone(tmp_path, digits):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    (tmp_path / "same.py").write_text(
+        "import caffe\n"
+        "class Same(caffe.Layer):\n"
+        "    def setup(self, bottom, top): pass\n"
+        "    def reshape(self, bottom, top): top[0].reshape(1)\n"
+        "    def forward(self, bottom, top): pass\n"
+    )
+    layer = (
+        'layer { name: "same" type: "Python" bottom: "label" top: "same"'
+        ' python_param { module: "same" layer: "Same" } }'
+    )
+    solver = write_solver(tmp_path, small_net(digits, None) + layer, 20)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    quiet = caffe("train", "-solver", solver, PYTHONPATH=path)
+    assert quiet.returncode == 0, quiet.stdout
+    assert found(PROGRESS + SETUP, quiet.stdout) == list(PROGRESS)
+    verbose = caffe("train", "-v", "-solver", solver, PYTHONPATH=path)
+    assert found(PROGRESS + SETUP, verbose.stdout) == list(PROGRESS + SETUP)
+
+
+def python(code, **environment):
+    """What a Python program with pycaffe writes."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**PLAIN_ENVIRONMENT, **environment},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_python_logs_on_demand_only(solver):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    run = f"caffe.get_solver({str(solver)!r}).solve()"
+    assert python(f"import caffe; {run}") == ""
+    everything = list(SETUP + PROGRESS[:-1])
+    for output in (
+        python(f"import caffe; {run}", GLOG_minloglevel="0"),
+        python(f"import os; os.environ['GLOG_minloglevel'] = '0'; import caffe; {run}"),
+        python(f"import caffe; caffe.init_log(0, True); {run}"),
+    ):
+        assert found(everything, output) == everything
+
+
+def test_python_shows_warnings(tmp_path, digits):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    net = input_net(small_net(digits, None), batch=1)
+    fields = 'input: "data" input_shape { dim: 1 dim: 1 dim: 12 dim: 12 }'
+    path = tmp_path / "net.prototxt"
+    path.write_text(fields + net[net.index('layer {\n          name: "conv"') :])
+    output = python(f"import caffe; caffe.Net({str(path)!r}, caffe.TEST)")
+    assert "future Caffe releases will only support input layers" in output
+    assert found(SETUP, output) == []
