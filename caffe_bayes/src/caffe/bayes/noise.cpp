@@ -1,49 +1,38 @@
 #include "caffe/bayes/noise.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
-// Each loop is compiled for several instruction sets, and the machine picks one
-// when the program starts; the numbers are the same from all of them.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define BAYES_CLONES \
-  __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define BAYES_CLONES
+#ifdef __SSE2__
+#include <immintrin.h>
 #endif
+
+#include "caffe/engine/machine.hpp"
 
 namespace caffe {
 namespace bayes {
 
 namespace {
 
-// Blocks of four numbers that one pass of a loop below fills.
-const int kBlocks = 16;
-const int kChunk = 4 * kBlocks;
+#define ENGINE_LOOPS "caffe/bayes/noise.inl"
+#include "caffe/engine/targets.inl"
 
-BAYES_CLONES void NormalChunks(NoiseKey key, uint64_t draw, uint64_t block,
-                               int blocks, float* out) {
-  for (int i = 0; i < blocks; ++i) {
-    NormalBlock(key, draw, block + i, out + 4 * i);
-  }
-}
-
-BAYES_CLONES void BitChunks(NoiseKey key, uint64_t draw, uint64_t block,
-                            int blocks, uint32_t* out) {
-  for (int i = 0; i < blocks; ++i) {
-    PhiloxBlock(key, draw, block + i, out + 4 * i);
-  }
-}
-
-// Fills any range with a function that can only fill whole blocks, through a
-// buffer that also turns the numbers into the type asked for.
+// Fills any range with a function that can only fill whole blocks: what begins
+// or ends within one, and what is not of type Number, goes through a buffer.
 template <typename Number, typename Out, typename FillBlocks>
 void FillRange(uint64_t offset, int n, Out* out, FillBlocks fill_blocks) {
-  Number buffer[kChunk];
+  const int kBuffer = 1024;
+  Number buffer[kBuffer];
   while (n > 0) {
     const int skipped = static_cast<int>(offset % 4);
-    const int taken = std::min(n, kChunk - skipped);
-    fill_blocks(offset / 4, (skipped + taken + 3) / 4, buffer);
-    std::copy(buffer + skipped, buffer + skipped + taken, out);
+    int taken = std::min(n, kBuffer - skipped);
+    if (std::is_same<Number, Out>::value && skipped == 0 && n >= 4) {
+      taken = n - n % 4;
+      fill_blocks(offset / 4, taken / 4, reinterpret_cast<Number*>(out));
+    } else {
+      fill_blocks(offset / 4, (skipped + taken + 3) / 4, buffer);
+      std::copy(buffer + skipped, buffer + skipped + taken, out);
+    }
     out += taken;
     offset += taken;
     n -= taken;
@@ -67,10 +56,10 @@ NoiseKey MakeNoiseKey(uint32_t seed, const std::string& layer, uint32_t blob) {
 template <typename Dtype>
 void FillNormal(const NoiseKey& key, uint64_t draw, uint64_t offset, int n,
                 Dtype* out) {
-  FillRange<float>(offset, n, out,
-                   [&](uint64_t block, int blocks, float* buffer) {
-                     NormalChunks(key, draw, block, blocks, buffer);
-                   });
+  static const auto fill = ENGINE_CHOOSE(NormalBlocks);
+  FillRange<float>(offset, n, out, [&](uint64_t block, int blocks, float* to) {
+    fill(key, draw, block, blocks, to);
+  });
 }
 
 template void FillNormal(const NoiseKey&, uint64_t, uint64_t, int, float*);
@@ -78,9 +67,10 @@ template void FillNormal(const NoiseKey&, uint64_t, uint64_t, int, double*);
 
 void FillBits(const NoiseKey& key, uint64_t draw, uint64_t offset, int n,
               uint32_t* out) {
+  static const auto fill = ENGINE_CHOOSE(BitBlocks);
   FillRange<uint32_t>(offset, n, out,
-                      [&](uint64_t block, int blocks, uint32_t* buffer) {
-                        BitChunks(key, draw, block, blocks, buffer);
+                      [&](uint64_t block, int blocks, uint32_t* to) {
+                        fill(key, draw, block, blocks, to);
                       });
 }
 
