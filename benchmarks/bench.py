@@ -3,13 +3,12 @@
     bench.py [--nets lenet,quick,vgg] [--json FILE]
 
 Everything is timed in one run on one machine, each subject in a process of its own and nothing
-beside it. A subject's output is checked against Caffe's before it is timed. Prints one table a net
+beside it. A subject's output is checked against upstream Caffe's before it is timed. Prints tables
 (mean +- sd, the ratio to ours, the share of the machine's SGEMM peak) and writes them as JSON.
-Expect about six minutes on two cores.
+Expect about eight minutes on two cores.
 """
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -22,7 +21,10 @@ from pathlib import Path
 import numpy as np
 from nets import NETS, prototxt
 
-OURS, STOCK, VMAP = "ours, Bayesian", "ours, deterministic", "paper's method, vmap over draws"
+OURS, STOCK = "ours, Bayesian", "ours, deterministic"
+UPSTREAM = "upstream Caffe's CPU code"
+VMAP = "paper's method, vmap over draws"
+CAFFE = {OURS: True, STOCK: False, UPSTREAM: False}  # whether Bayesian
 PEERS = ("PyTorch", "paper's method in PyTorch", "bayesian-torch", "blitz", "torchbnn")
 SECONDS = 4.0  # how long one subject is timed
 TOLERANCE = 1e-4
@@ -79,10 +81,11 @@ def reference(name: str, path: Path) -> None:
 
 
 def check_bayesian(name: str, net, x: np.ndarray) -> None:
-    """The stock net with the weights of a draw gives what the Bayesian net gives for it."""
+    """A draw of the net, sampled, is the stock net with that draw's weights."""
+    found = net.sample([3], x)[0]
     net.set_draw(3)
     net.blobs["data"].data[...] = x
-    found = net.forward()["prob"].copy()
+    net.forward()
     stock = caffe_net(prototxt(NETS[name], len(x), bayes=False, train=False))
     for layer, blobs in net.params.items():
         for i in (0, 1):
@@ -92,10 +95,22 @@ def check_bayesian(name: str, net, x: np.ndarray) -> None:
     require_close(stock.forward()["prob"], found)
 
 
+def check_stock(name: str, data) -> None:
+    """The stock net gives what upstream's code gave for the reference."""
+    x = data["x"][: len(data["prob"])]
+    net = caffe_net(prototxt(NETS[name], len(x), bayes=False, train=False))
+    blobs = [blob for params in net.params.values() for blob in params]
+    for i, blob in enumerate(blobs):
+        blob.data[...] = data[f"w{i}"]
+    net.blobs["data"].data[...] = x
+    require_close(net.forward()["prob"], data["prob"])
+
+
 def caffe_step(name: str, bayes: bool, data) -> list[float]:
     import caffe
 
     net = NETS[name]
+    check_stock(name, data)
     if bayes:
         text = prototxt(net, 8, bayes=True, train=False)
         check_bayesian(name, caffe_net(text), data["x"][:8])
@@ -112,21 +127,28 @@ def caffe_step(name: str, bayes: bool, data) -> list[float]:
 
 
 def caffe_passes(name: str, bayes: bool, data) -> list[float]:
+    """Passes over all images: of a Bayesian net many draws in one call, as a user would."""
     batches = np.split(data["x"], 4)
+    check_stock(name, data)
     net = caffe_net(prototxt(NETS[name], len(batches[0]), bayes, train=False))
     if bayes:
         check_bayesian(name, net, batches[0])
-    draws = itertools.count()
+        draws = NETS[name].draws
+        return per_image(lambda: net.sample(draws, data["x"]), data, draws)
 
     def one_pass():
-        draw = next(draws)
         for x in batches:
-            if bayes:
-                net.set_draw(draw)
             net.blobs["data"].data[...] = x
             net.forward()
 
     return per_image(one_pass, data)
+
+
+def caffe_scaling(images: int, draws: int, data) -> list[float]:
+    """Seconds of sampling `draws` draws for `images` images (the reference's, repeated)."""
+    x = np.resize(data["x"], (images, *data["x"].shape[1:]))
+    net = caffe_net(prototxt(NETS["lenet"], min(images, 500), bayes=True, train=False))
+    return timed(lambda: net.sample(draws, x), warm_up=1, least=2)
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------
@@ -226,23 +248,29 @@ def run_subject(what: str, name: str, who: str, path: str) -> list[float]:
         reference(name, Path(path))
         return []
     data = np.load(path)
-    ours = who in (OURS, STOCK)
-    if what == "step":
-        return caffe_step(name, who == OURS, data) if ours else torch_step(name, who, data)
+    if what == "scaling":
+        images, draws = map(int, who.split("x"))
+        return caffe_scaling(images, draws, data)
+    if who in CAFFE:
+        return (caffe_step if what == "step" else caffe_passes)(name, CAFFE[who], data)
     if who == VMAP:
         return vmap_passes(name, data)
-    if ours:
-        return caffe_passes(name, who == OURS, data)
-    return torch_passes(name, who, data)
+    return (torch_step if what == "step" else torch_passes)(name, who, data)
 
 
-def in_own_process(what: str, name: str = "", who: str = "", path: str = ""):
+def in_own_process(what: str, name: str = "", who: str = "", path: str = "", threads: int = 0):
     """The times of a subject, or the last line that it wrote when it failed."""
     subject = json.dumps([what, name, who, path])
+    env = dict(os.environ)
+    if who == UPSTREAM or what == "reference":
+        env["BAYESCAFFE_ENGINE"] = "caffe"
+    if threads:
+        env["OMP_NUM_THREADS"] = str(threads)
     done = subprocess.run(
         [sys.executable, __file__, "--subject", subject],
         capture_output=True,
         text=True,
+        env=env,
     )
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["failed without a word"])[-1]
@@ -275,6 +303,37 @@ def show(title: str, unit: str, rows: list[dict]) -> None:
     sys.stdout.flush()
 
 
+def scaling(path: str) -> list[dict]:
+    """What sampling a Bayesian LeNet costs by draws, images and threads."""
+    rows = []
+    print("\n**lenet**: Monte Carlo inference by draws, images and threads\n")
+    print("| draws | images | threads | ms | µs per image and pass |\n|---|---|---|---|---|")
+    for draws, images, threads in (
+        (10, 2000, 2),
+        (100, 2000, 2),
+        (1000, 2000, 2),
+        (100, 1, 2),
+        (100, 100, 2),
+        (100, 10000, 2),
+        (100, 2000, 1),
+    ):
+        times = in_own_process("scaling", "lenet", f"{images}x{draws}", path, threads)
+        if isinstance(times, str):
+            sys.exit(f"bench: {draws} draws of {images} images: {times}")
+        mean, sd = float(np.mean(times)), float(np.std(times))
+        each = mean / draws / images
+        rows.append(
+            {"draws": draws, "images": images, "threads": threads, "mean": mean * 1e3,
+             "sd": sd * 1e3, "each": each * 1e6}
+        )  # fmt: skip
+        print(
+            f"| {draws} | {images} | {threads} | {mean * 1e3:.4g} ± {sd * 1e3:.2g} "
+            f"| {each * 1e6:.1f} |",
+            flush=True,
+        )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -287,7 +346,10 @@ def main() -> None:
         print(json.dumps(run_subject(*json.loads(options.subject))))
         return
 
-    (peak,) = in_own_process("peak")
+    peak = in_own_process("peak")
+    if isinstance(peak, str):
+        sys.exit(f"bench: the machine's SGEMM peak: {peak}")
+    (peak,) = peak
     print(f"SGEMM peak of this machine: {peak / 1e9:.0f} GFLOP/s, {os.cpu_count()} cores")
     results = {"peak": peak, "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder:
@@ -297,8 +359,8 @@ def main() -> None:
             if failed:
                 sys.exit(f"bench: {name}: {failed}")
             for what, subjects, flops, unit, label in (
-                ("step", (OURS, STOCK, *PEERS), 3 * net.batch * net.flops(), 1e3, "ms"),
-                ("pass", (OURS, STOCK, *PEERS[:3], VMAP), net.flops(), 1e6, "µs"),
+                ("step", (OURS, STOCK, UPSTREAM, *PEERS), 3 * net.batch * net.flops(), 1e3, "ms"),
+                ("pass", (OURS, STOCK, UPSTREAM, *PEERS[:3], VMAP), net.flops(), 1e6, "µs"),
             ):
                 found = {who: in_own_process(what, name, who, path) for who in subjects}
                 if isinstance(found[OURS], str):
@@ -308,10 +370,13 @@ def main() -> None:
                 title = (
                     f"**{name}**: training step, batch {net.batch}"
                     if what == "step"
-                    else f"**{name}**: inference, per image and pass, batches of {net.images // 4}"
+                    else f"**{name}**: inference, per image and pass ({net.images} images, "
+                    f"ours {net.draws} draws)"
                 )
                 show(title, label, rows)
                 results[f"{name} {what}"] = rows
+            if name == "lenet":
+                results["lenet scaling"] = scaling(path)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(results, indent=2) + "\n")
     print(f"\nWritten to {options.json}")

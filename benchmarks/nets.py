@@ -35,6 +35,8 @@ class Net:
     """Of a training step."""
     images: int
     """Of an inference pass, in batches of a quarter."""
+    draws: int
+    """That our Bayesian net is sampled with in one call."""
     layers: tuple
 
     def flops(self) -> int:
@@ -59,16 +61,16 @@ def vgg_block(maps: int) -> tuple:
 
 NETS = {
     "lenet": Net(
-        1, 28, 64, 2000,
+        1, 28, 64, 2000, 100,
         (Conv(20, 5), Pool(), Conv(50, 5), Pool(), Dense(500), Relu(), Dense(10)),
     ),
     "quick": Net(
-        3, 32, 64, 2000,
+        3, 32, 64, 2000, 20,
         (Conv(32, 3, 1), Pool(), Relu(), Conv(32, 3, 1), Relu(), Pool(), Conv(64, 3, 1), Relu(),
          Pool(), Dense(64), Dense(10)),
     ),
     "vgg": Net(
-        3, 32, 32, 200,
+        3, 32, 32, 200, 10,
         (*vgg_block(64), *vgg_block(128), *vgg_block(256), Dense(256), Relu(), Dense(10)),
     ),
 }  # fmt: skip
