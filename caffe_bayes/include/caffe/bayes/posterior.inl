@@ -7,47 +7,44 @@ void SampleLoop(int n, Dtype tau, const Dtype* m, const Dtype* epsilon,
   for (int i = 0; i < n; ++i) w[i] = SampledWeight(m[i], tau, epsilon[i]);
 }
 
-template <typename Dtype, typename Prior>
-void GradientLoop(int n, Dtype tau, Dtype kl_scale, Prior prior, const Dtype* m,
-                  const Dtype* epsilon, const Dtype* w_diff, Dtype* m_diff) {
-  if (kl_scale == 0) {
-    for (int i = 0; i < n; ++i) {
-      m_diff[i] += MeanGradient(w_diff[i], tau, epsilon[i]);
-    }
-    return;
-  }
-  for (int i = 0; i < n; ++i) {
-    m_diff[i] +=
-        MeanGradient(w_diff[i], tau, epsilon[i]) +
-        kl_scale * MeanKLGradient(m[i], tau, prior.mean(i), prior.std(i));
-  }
-}
-
-// The sums that delta's gradient is made of.
-template <typename Dtype, typename Prior>
-TauSums TauLoop(int n, Prior prior, const Dtype* m, const Dtype* epsilon,
-                const Dtype* w_diff) {
-  const int kLanes = 16;
-  double by_tau[kLanes] = {}, sum_sq[kLanes] = {};
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) {
-      by_tau[j] += TauGradient(w_diff[i + j], m[i + j], epsilon[i + j]);
-    }
-    for (int j = 0; j < kLanes; ++j) {
-      const Dtype ratio = m[i + j] / prior.std(i + j);
-      sum_sq[j] += ratio * ratio;
-    }
-  }
-  for (; i < n; ++i) {
-    by_tau[0] += TauGradient(w_diff[i], m[i], epsilon[i]);
-    const Dtype ratio = m[i] / prior.std(i);
-    sum_sq[0] += ratio * ratio;
-  }
+// Adds the gradients of n weights to m_diff, and returns the sums that delta's
+// gradient is made of. Sums are in Dtype over kRun terms and in double over
+// those.
+template <bool learn_m, bool with_kl, typename Dtype, typename Prior>
+TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Prior prior,
+                     const Dtype* m, const Dtype* epsilon, const Dtype* w_diff,
+                     Dtype* m_diff) {
+  const int kLanes = 16, kRun = 32 * kLanes;
   TauSums sums = {};
-  for (int j = 0; j < kLanes; ++j) {
-    sums.by_tau += by_tau[j];
-    sums.sum_sq += sum_sq[j];
+  for (int first = 0; first < n; first += kRun) {
+    const int last = first + kRun < n ? first + kRun : n;
+    Dtype by_tau[kLanes] = {}, sum_sq[kLanes] = {};
+    for (int i = first; i < last; i += kLanes) {
+      const int lanes = i + kLanes <= last ? kLanes : last - i;
+      const auto add = [&](int j) {
+        const int k = i + j;
+        by_tau[j] += TauGradient(w_diff[k], m[k], epsilon[k]);
+        if (learn_m) {
+          m_diff[k] += MeanGradient(w_diff[k], tau, epsilon[k]);
+        }
+        if (with_kl) {
+          sum_sq[j] += m[k] * m[k] * Precision(prior.std(k));
+          if (learn_m) {
+            m_diff[k] += kl_scale *
+                         MeanKLGradient(m[k], tau, prior.mean(k), prior.std(k));
+          }
+        }
+      };
+      if (lanes == kLanes) {
+        for (int j = 0; j < kLanes; ++j) add(j);
+      } else {
+        for (int j = 0; j < lanes; ++j) add(j);
+      }
+    }
+    for (int j = 0; j < kLanes; ++j) {
+      sums.by_tau += by_tau[j];
+      sums.sum_sq += sum_sq[j];
+    }
   }
   return sums;
 }

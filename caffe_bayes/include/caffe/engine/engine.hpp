@@ -9,6 +9,10 @@ namespace engine {
 /// environment makes DEFAULT mean CAFFE.
 bool IsChosen(int engine);
 
+/// Sets n numbers to 0, with all threads where that is worth it.
+template <typename T>
+void SetZero(int n, T* x);
+
 }  // namespace engine
 }  // namespace caffe
 

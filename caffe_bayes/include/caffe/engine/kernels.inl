@@ -422,9 +422,8 @@ void MaxPoolRow(const T* image, int width, int first, int n, int window_h,
 
 template <typename T>
 void Relu(int n, T slope, const T* x, T* y) {
-  for (int i = 0; i < n; ++i) {
-    y[i] = (x[i] > 0 ? x[i] : T(0)) + slope * (x[i] < 0 ? x[i] : T(0));
-  }
+  // NaN stays NaN. Adding 0 makes a 0 of -0.
+  for (int i = 0; i < n; ++i) y[i] = (x[i] < 0 ? slope * x[i] : x[i]) + T(0);
 }
 
 template <typename T>

@@ -9,24 +9,34 @@
 namespace caffe {
 namespace engine {
 
-/// How many threads a ParallelFor uses: OMP_NUM_THREADS, else one for each core
-/// that this process may run on; 1 inside of a ParallelFor, and 1 in a process
-/// that was forked from one with a team, whose threads did not come along.
+/// How many threads a ParallelFor uses: what SetTeamSize said, else
+/// OMP_NUM_THREADS, else one for each core that this process may run on. It is
+/// 1 inside of a ParallelFor, and in a process that was forked, as threads do
+/// not come along.
 int TeamSize();
 
-/// Calls work(i) once for each i with 0 <= i < n, spread over the team. Which
-/// thread gets which i is left to chance, so work(i) must not depend on it.
+/// From the next ParallelFor on, up to 256.
+void SetTeamSize(int threads);
+
+/// Calls work(context, i) once for each i with 0 <= i < n. ParallelFor below is
+/// its friendly form.
+void RunOnTeam(int n, void (*work)(const void* context, int i),
+               const void* context);
+
+/**
+ * @brief Calls work(i) once for each i with 0 <= i < n, spread over the team.
+ *
+ * A member has its own range of i, the same one each time for the same n, so
+ * that it finds in its cache what it left there; then it helps the others. The
+ * calling thread is a member, and does all of the work that nobody else has
+ * begun: a machine that is busy otherwise makes this slower, but nobody waits
+ * for a thread that does not get to run.
+ */
 template <typename Work>
 void ParallelFor(int n, const Work& work) {
-#ifdef _OPENMP
-  const int threads = TeamSize();
-  if (n > 1 && threads > 1) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int i = 0; i < n; ++i) work(i);
-    return;
-  }
-#endif
-  for (int i = 0; i < n; ++i) work(i);
+  RunOnTeam(
+      n, [](const void* w, int i) { (*static_cast<const Work*>(w))(i); },
+      &work);
 }
 
 /// Memory that grows as needed, aligned for vectors. Its content is lost when

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <thread>
 
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/engine/team.hpp"
@@ -282,6 +283,7 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   std::atomic<int> next(0);
   std::atomic<int64_t> done(0);
   std::atomic<bool> stop(false);
+  const std::thread::id caller = std::this_thread::get_id();
   engine::ParallelFor(workers_.size(), [&](int w) {
     Net<Dtype>& net = *workers_[w];
     for (int task = next++; task < draws.size() * parts && !stop;
@@ -306,12 +308,15 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
         std::copy_n(net.blob_by_name(output_)->cpu_data(), now * size,
                     place(draw, from));
         done += now;
-        // The calling thread is the one that may talk.
-        if (w == 0 && !progress((before + done) / total)) stop = true;
+        // The caller hears of it in its own thread.
+        if (std::this_thread::get_id() == caller &&
+            !progress((before + done) / total)) {
+          stop = true;
+        }
       }
     }
   });
-  return !stop;
+  return !stop && progress((before + done) / total);
 }
 
 template <typename Dtype>

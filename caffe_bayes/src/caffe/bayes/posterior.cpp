@@ -152,17 +152,17 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
   std::vector<TauSums> sums(Portions(count));
   WithPrior([&](auto prior) {
     typedef decltype(prior) Prior;
-    const auto gradient_loop = ENGINE_CHOOSE(GradientLoop<Dtype, Prior>);
-    const auto tau_loop = ENGINE_CHOOSE(TauLoop<Dtype, Prior>);
+    const auto loop =
+        learn_m ? kl_scale != 0
+                      ? ENGINE_CHOOSE(GradientLoop<true, true, Dtype, Prior>)
+                      : ENGINE_CHOOSE(GradientLoop<true, false, Dtype, Prior>)
+        : kl_scale != 0
+            ? ENGINE_CHOOSE(GradientLoop<false, true, Dtype, Prior>)
+            : ENGINE_CHOOSE(GradientLoop<false, false, Dtype, Prior>);
     ParallelPortions(count, [&](int portion, int first, int n) {
-      if (learn_m) {
-        gradient_loop(n, tau, kl_scale, prior.From(first), m + first,
-                      epsilon + first, w_diff + first, m_diff + first);
-      }
-      if (learn_delta) {
-        sums[portion] = tau_loop(n, prior.From(first), m + first,
-                                 epsilon + first, w_diff + first);
-      }
+      sums[portion] =
+          loop(n, tau, kl_scale, prior.From(first), m + first, epsilon + first,
+               w_diff + first, learn_m ? m_diff + first : nullptr);
     });
   });
   if (learn_delta) {

@@ -346,13 +346,16 @@ void ConvolutionWeightGradient(const ConvolutionShape& s, const T* x,
   });
   // Back from (row, column, channel) to Caffe's (channel, row, column).
   ParallelFor(s.outputs, [&](int output) {
-    T* out = dw + static_cast<ptrdiff_t>(output) * depth;
-    for (int sum = 0; sum < sums; ++sum) {
-      const T* from =
-          partial + sum * weights + static_cast<ptrdiff_t>(output) * depth;
-      for (int c = 0; c < channels; ++c) {
-        for (int i = 0; i < area; ++i)
-          out[c * area + i] += from[i * channels + c];
+    const ptrdiff_t row = static_cast<ptrdiff_t>(output) * depth;
+    T* total = partial + row;
+    for (int sum = 1; sum < sums; ++sum) {
+      const T* from = partial + sum * weights + row;
+      for (int i = 0; i < depth; ++i) total[i] += from[i];
+    }
+    T* out = dw + row;
+    for (int c = 0; c < channels; ++c) {
+      for (int i = 0; i < area; ++i) {
+        out[c * area + i] += total[i * channels + c];
       }
     }
   });

@@ -43,6 +43,17 @@ void ParallelPortions(int n, const Work& work) {
 }
 
 }  // namespace
+
+template <typename T>
+void SetZero(int n, T* x) {
+  ParallelPortions(n, [&](int first, int count) {
+    std::fill(x + first, x + first + count, T(0));
+  });
+}
+
+template void SetZero(int n, float* x);
+template void SetZero(int n, double* x);
+
 }  // namespace engine
 
 // ---- Convolution ------------------------------------------------------------
@@ -240,7 +251,8 @@ bool PoolingLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
       }
       std::fill(to, to + plane, Dtype(0));
       for (ptrdiff_t j = i * pooled; j < (i + 1) * pooled; ++j) {
-        to[where[j]] += top_diff[j];
+        // A window of NaN has no largest number.
+        if (where[j] >= 0) to[where[j]] += top_diff[j];
       }
     }
   });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "caffe/bayes/formulas.hpp"
+#include "caffe/engine/engine.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/util/math_functions.hpp"
 
@@ -208,7 +209,7 @@ void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
   for (int i = 0; i < n; ++i) {
     // Both m and delta learn from the gradient of the sample.
     this->param_propagate_down_[i] = learn[i] || learn[n + i];
-    caffe_set(sampled_[i]->count(), Dtype(0), sampled_[i]->mutable_cpu_diff());
+    engine::SetZero(sampled_[i]->count(), sampled_[i]->mutable_cpu_diff());
   }
   {
     SampleInPlace in_place(this);
