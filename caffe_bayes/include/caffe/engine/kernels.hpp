@@ -21,6 +21,17 @@ struct Piece {
   int from, at, length, step;
 };
 
+/// The left operand of a product: element (i, k) is data[i * row + k * column].
+/// Where `stretch` is set, only as many columns follow each other like that;
+/// the next ones begin `jump` further, and so on.
+template <typename T>
+struct Left {
+  const T* data;
+  ptrdiff_t row, column;
+  int stretch = 0;
+  ptrdiff_t jump = 0;
+};
+
 /// What an element of a product starts from.
 template <typename T>
 struct Start {
@@ -35,11 +46,11 @@ struct Kernels {
   int panel_columns;
 
   /// c[i * c_row + j] = start + sum over k < depth of
-  ///     a[i * a_row + k * a_depth] panel[k * panel_columns + j]
+  ///     a(i, k) panel[k * panel_columns + j]
   /// for 0 <= i < rows <= block_rows, 0 <= j < columns <= panel_columns.
-  void (*multiply)(int rows, int columns, int depth, const T* a,
-                   ptrdiff_t a_row, ptrdiff_t a_depth, const T* panel, T* c,
-                   ptrdiff_t c_row, const Start<T>& start);
+  void (*multiply)(int rows, int columns, int depth, const Left<T>& a,
+                   const T* panel, T* c, ptrdiff_t c_row,
+                   const Start<T>& start);
 
   /// Fills the rows of a panel: row r with `pieces` of source + offset[r]. May
   /// read one vector beyond the last number asked for, and write one beyond the

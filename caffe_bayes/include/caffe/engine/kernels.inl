@@ -29,9 +29,8 @@ inline typename VectorOf<T, lanes>::type Broadcast(T x) {
 // ---- Matrix products --------------------------------------------------------
 
 template <typename T, int rows, int vectors>
-void Multiply(int columns, int depth, const T* a, ptrdiff_t a_row,
-              ptrdiff_t a_depth, const T* panel, T* c, ptrdiff_t c_row,
-              const Start<T>& start) {
+void Multiply(int columns, int depth, const Left<T>& left, const T* panel, T* c,
+              ptrdiff_t c_row, const Start<T>& start) {
   const int lanes = Lanes<T>();
   typename VectorOf<T, lanes>::type sum[rows][vectors];
 #pragma GCC unroll 16
@@ -41,23 +40,32 @@ void Multiply(int columns, int depth, const T* a, ptrdiff_t a_row,
     for (int v = 0; v < vectors; ++v) sum[i][v] = Broadcast<lanes>(bias);
   }
   // Two pointers and eight distances reach all rows, and fit into registers.
-  const T* upper = a + 8 * a_row;
-  const ptrdiff_t distance[8] = {0,         a_row,     2 * a_row, 3 * a_row,
-                                 4 * a_row, 5 * a_row, 6 * a_row, 7 * a_row};
-  for (int k = 0; k < depth; ++k) {
-    typename VectorOf<T, lanes>::type right[vectors];
+  const ptrdiff_t row = left.row, next = left.column;
+  const ptrdiff_t distance[8] = {0,       row,     2 * row, 3 * row,
+                                 4 * row, 5 * row, 6 * row, 7 * row};
+  const T* stretch = left.data;
+  for (int done = 0; done < depth;) {
+    const T* a = stretch;
+    const T* upper = a + 8 * row;
+    const int end = left.stretch ? done + left.stretch : depth;
+    for (; done < end; ++done) {
+      typename VectorOf<T, lanes>::type right[vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) right[v] = Load<lanes>(panel + v * lanes);
+      for (int v = 0; v < vectors; ++v) {
+        right[v] = Load<lanes>(panel + v * lanes);
+      }
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i) {
-      const auto left =
-          Broadcast<lanes>(i < 8 ? a[distance[i]] : upper[distance[i % 8]]);
+      for (int i = 0; i < rows; ++i) {
+        const auto x =
+            Broadcast<lanes>(i < 8 ? a[distance[i]] : upper[distance[i % 8]]);
 #pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sum[i][v] += left * right[v];
+        for (int v = 0; v < vectors; ++v) sum[i][v] += x * right[v];
+      }
+      a += next;
+      upper += next;
+      panel += 2 * lanes;
     }
-    a += a_depth;
-    upper += a_depth;
-    panel += 2 * lanes;
+    stretch += left.jump;
   }
 #pragma GCC unroll 2
   for (int v = 0; v < vectors; ++v) {
@@ -78,26 +86,24 @@ void Multiply(int columns, int depth, const T* a, ptrdiff_t a_row,
 
 template <typename T, int rows>
 struct MultiplyRows {
-  static void Run(int wanted, int columns, int depth, const T* a,
-                  ptrdiff_t a_row, ptrdiff_t a_depth, const T* panel, T* c,
-                  ptrdiff_t c_row, const Start<T>& start) {
+  static void Run(int wanted, int columns, int depth, const Left<T>& left,
+                  const T* panel, T* c, ptrdiff_t c_row,
+                  const Start<T>& start) {
     if (wanted < rows) {
-      MultiplyRows<T, rows - 1>::Run(wanted, columns, depth, a, a_row, a_depth,
-                                     panel, c, c_row, start);
+      MultiplyRows<T, rows - 1>::Run(wanted, columns, depth, left, panel, c,
+                                     c_row, start);
     } else if (columns <= Lanes<T>()) {
-      Multiply<T, rows, 1>(columns, depth, a, a_row, a_depth, panel, c, c_row,
-                           start);
+      Multiply<T, rows, 1>(columns, depth, left, panel, c, c_row, start);
     } else {
-      Multiply<T, rows, 2>(columns, depth, a, a_row, a_depth, panel, c, c_row,
-                           start);
+      Multiply<T, rows, 2>(columns, depth, left, panel, c, c_row, start);
     }
   }
 };
 
 template <typename T>
 struct MultiplyRows<T, 0> {
-  static void Run(int, int, int, const T*, ptrdiff_t, ptrdiff_t, const T*, T*,
-                  ptrdiff_t, const Start<T>&) {}
+  static void Run(int, int, int, const Left<T>&, const T*, T*, ptrdiff_t,
+                  const Start<T>&) {}
 };
 
 // ---- Moving numbers ---------------------------------------------------------

@@ -11,6 +11,9 @@ namespace engine {
 
 namespace {
 
+// What a thread should find in its cache.
+const size_t kCachedBytes = 1 << 20;
+
 // One group of one image, with its padding around it: all that a convolution
 // reads can then be read without a question.
 struct Padded {
@@ -97,29 +100,41 @@ void Convolve(const ConvolutionShape& s, const T* x, const T* w, const T* bias,
         return RunsOfPixels(s, padded.width, first, count);
       });
   const int parts = PartsOfEach(s.images * s.groups, panels.size());
+  // So many panels that the weights are not read anew for each, and so few that
+  // they stay in the cache.
+  const size_t panel_size = static_cast<size_t>(depth) * width;
+  const int at_once = std::max<size_t>(
+      1, std::min<size_t>(8, kCachedBytes / sizeof(T) / panel_size));
   const int image_size = s.channels * s.input[0] * s.input[1];
   ParallelFor(s.images * s.groups * parts, [&](int task) {
     const int part = task % parts, group = task / parts % s.groups;
     const size_t image = task / parts / s.groups;
     T* input = Scratch<T, 0>(padded.size);
-    T* panel = Scratch<T, 1>(static_cast<size_t>(depth) * width);
+    T* packed = Scratch<T, 1>(at_once * panel_size);
     Pad(s, padded, x + image * image_size + group * (image_size / s.groups),
         input);
     T* out = y + (image * s.outputs + group * outputs) * pixels;
-    for (int i = panels.size() * part / parts;
-         i < panels.size() * (part + 1) / parts; ++i) {
-      const int column = i * width;
-      kernels.pack_pieces(input, offsets.data(), depth, panels[i].data(),
-                          panels[i].size(), panel);
+    const int last = panels.size() * (part + 1) / parts;
+    for (int first = panels.size() * part / parts; first < last;
+         first += at_once) {
+      const int count = std::min(at_once, last - first);
+      for (int i = 0; i < count; ++i) {
+        const Runs& runs = panels[first + i];
+        kernels.pack_pieces(input, offsets.data(), depth, runs.data(),
+                            runs.size(), packed + i * panel_size);
+      }
       for (int j = 0; j < blocks.count(); ++j) {
-        const int row = group * outputs + blocks.begin(j);
+        const ptrdiff_t row = blocks.begin(j);
+        const ptrdiff_t weight_row = group * outputs + row;
         Start<T> start;
-        if (bias) start.row_bias = bias + row;
-        kernels.multiply(
-            blocks.size(j), std::min(width, pixels - column), depth,
-            w + static_cast<ptrdiff_t>(row) * depth, depth, 1, panel,
-            out + static_cast<ptrdiff_t>(blocks.begin(j)) * pixels + column,
-            pixels, start);
+        if (bias) start.row_bias = bias + weight_row;
+        for (int i = 0; i < count; ++i) {
+          const int column = (first + i) * width;
+          kernels.multiply(blocks.size(j), std::min(width, pixels - column),
+                           depth, Left<T>{w + weight_row * depth, depth, 1},
+                           packed + i * panel_size, out + row * pixels + column,
+                           pixels, start);
+        }
       }
     }
   });
@@ -211,11 +226,12 @@ void InputGradientByAdding(const ConvolutionShape& s, const T* dy, const T* w,
       for (int column = 0; column < columns; ++column) {
         for (int j = 0; j < blocks.count(); ++j) {
           const int row = first * s.kernel[0] + blocks.begin(j);
+          const T* left = weights + row +
+                          (column * s.outputs + group * outputs) *
+                              static_cast<ptrdiff_t>(rows);
           kernels.multiply(blocks.size(j), used, outputs,
-                           weights + row +
-                               (column * s.outputs + group * outputs) *
-                                   static_cast<ptrdiff_t>(rows),
-                           1, rows, panel, tile, width, Start<T>());
+                           Left<T>{left, 1, rows}, panel, tile, width,
+                           Start<T>());
           kernels.add_pieces(tile, by_column.data() + column * rows + row,
                              blocks.size(j), panels[i].data(), panels[i].size(),
                              sum);
@@ -229,6 +245,20 @@ void InputGradientByAdding(const ConvolutionShape& s, const T* dy, const T* w,
                    padded.width, out + c * s.input[0] * s.input[1], s.input[1]);
     }
   });
+}
+
+// The same as Pad with the channels innermost.
+template <typename T>
+void PadInterleaved(const ConvolutionShape& s, const Padded& p, const T* image,
+                    T* padded) {
+  if (s.pad[0] || s.pad[1]) std::fill(padded, padded + p.size, T(0));
+  for (int row = 0; row < s.input[0]; ++row) {
+    BestKernels<T>().transpose(
+        p.channels, s.input[1], image + row * s.input[1],
+        s.input[0] * s.input[1],
+        padded + ((row + s.pad[0]) * p.width + s.pad[1]) * p.channels,
+        p.channels);
+  }
 }
 
 // The kernel's weights in the order (row, column, channel), as runs of the
@@ -304,41 +334,46 @@ void ConvolutionWeightGradient(const ConvolutionShape& s, const T* x,
   // Each is divided further by panels of the kernels' columns.
   const int parts = PartsOfEach(sums, panels.size());
   T* partial = Scratch<T, 0>(sums * weights);
+  // So many images of one sum at once that few sums go to memory and back.
+  const int kDepth = 512;
+  const int at_once = std::max(1, std::min(kDepth / pixels, s.images / sums));
   ParallelFor(sums * parts, [&](int task) {
-    const int part = task % parts;
-    const int sum = task / parts;
+    const int part = task % parts, sum = task / parts;
     T* total = partial + sum * weights;
     const int first_image = s.images * sum / sums;
     const int last_image = s.images * (sum + 1) / sums;
-    T* input = Scratch<T, 1>(padded.size);
-    T* panel = Scratch<T, 2>(static_cast<size_t>(pixels) * width);
-    for (int image = first_image; image < last_image; ++image) {
+    T* inputs = Scratch<T, 1>(static_cast<size_t>(at_once) * padded.size);
+    T* panel = Scratch<T, 2>(static_cast<size_t>(at_once) * pixels * width);
+    for (int first = first_image; first < last_image; first += at_once) {
+      const int count = std::min(at_once, last_image - first);
       for (int group = 0; group < s.groups; ++group) {
-        // The channels innermost, the padding around.
-        const T* from = x + (static_cast<size_t>(image) * s.groups + group) *
-                                channels * input_area;
-        if (s.pad[0] || s.pad[1]) std::fill(input, input + padded.size, T(0));
-        for (int row = 0; row < s.input[0]; ++row) {
-          kernels.transpose(
-              channels, s.input[1], from + row * s.input[1], input_area,
-              input + ((row + s.pad[0]) * padded.width + s.pad[1]) * channels,
-              channels);
+        for (int i = 0; i < count; ++i) {
+          const size_t which =
+              static_cast<size_t>(first + i) * s.groups + group;
+          PadInterleaved(s, padded, x + which * channels * input_area,
+                         inputs + i * padded.size);
         }
-        const T* left = dy + (static_cast<size_t>(image) * s.groups + group) *
+        const T* left = dy + (static_cast<size_t>(first) * s.groups + group) *
                                  outputs * pixels;
         Start<T> start;
-        start.add = image > first_image;
-        for (int i = panels.size() * part / parts;
-             i < panels.size() * (part + 1) / parts; ++i) {
-          const int column = i * width;
-          kernels.pack_pieces(input, pixel_offsets.data(), pixels,
-                              panels[i].data(), panels[i].size(), panel);
+        start.add = first > first_image;
+        const int last_panel = panels.size() * (part + 1) / parts;
+        for (int p = panels.size() * part / parts; p < last_panel; ++p) {
+          const int column = p * width;
+          for (int i = 0; i < count; ++i) {
+            kernels.pack_pieces(
+                inputs + i * padded.size, pixel_offsets.data(), pixels,
+                panels[p].data(), panels[p].size(),
+                panel + static_cast<size_t>(i) * pixels * width);
+          }
           for (int j = 0; j < blocks.count(); ++j) {
             const ptrdiff_t row = blocks.begin(j);
-            kernels.multiply(blocks.size(j), std::min(width, depth - column),
-                             pixels, left + row * pixels, pixels, 1, panel,
-                             total + (group * outputs + row) * depth + column,
-                             depth, start);
+            kernels.multiply(
+                blocks.size(j), std::min(width, depth - column), count * pixels,
+                Left<T>{left + row * pixels, pixels, 1, pixels,
+                        static_cast<ptrdiff_t>(s.outputs) * pixels},
+                panel, total + (group * outputs + row) * depth + column, depth,
+                start);
           }
         }
       }

@@ -43,8 +43,9 @@ void Multiply(int rows, int columns, int depth, const Matrix<T>& a,
       const int row = blocks.begin(block), size = blocks.size(block);
       Start<T> here = start;
       if (here.row_bias) here.row_bias += row;
-      kernels.multiply(size, used, depth, a.data + row * a.row, a.row, a.column,
-                       panel, transpose ? tile : c + row * c_row + column,
+      kernels.multiply(size, used, depth,
+                       Left<T>{a.data + row * a.row, a.row, a.column}, panel,
+                       transpose ? tile : c + row * c_row + column,
                        transpose ? width : c_row, here);
       if (transpose) {
         kernels.transpose(size, used, tile, width, c + column * c_row + row,
