@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from conftest import REPO, input_net, small_net
 
@@ -48,9 +49,9 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
         str(tmp_path / "lenet.caffemodel")
     )
     monkeypatch.chdir(tmp_path)
-    names = {"image": 0.5}
+    names = {"images": np.random.default_rng(0).random((3, 1, 12, 12), np.float32)}
     (example,) = blocks("python")
     exec(example, names)
-    assert len(names["passes"]) == 100
+    assert names["passes"].shape[:2] == (100, 3)
     assert len({one.tobytes() for one in names["passes"]}) == 100
     assert "[[[" in capsys.readouterr().out

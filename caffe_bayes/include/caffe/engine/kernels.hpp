@@ -73,6 +73,15 @@ struct Kernels {
 
   T (*sum)(int n, const T* x);
 
+  /// even[i] = from[2 i], odd[i] = from[2 i + 1].
+  void (*split_pairs)(int n, const T* from, T* even, T* odd);
+
+  // The three transforms of winograd.hpp, of `n` channels or rows each.
+  void (*winograd_weights)(int n, const T* kernel, T* out, ptrdiff_t stride);
+  void (*winograd_input)(int n, const T* panel, T* out, ptrdiff_t stride);
+  void (*winograd_output)(int n, const T* tiles, ptrdiff_t stride,
+                          const T* bias, T* out);
+
   /// A row of max pooling: the largest number of each of n windows of window_h
   /// x window_w numbers, the first of them at `first`, and where it is, both
   /// counted from `image`.

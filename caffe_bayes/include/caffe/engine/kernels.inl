@@ -335,6 +335,142 @@ inline void LoadPairs(const T* from, typename VectorOf<T, lanes>::type* even,
   *odd = __builtin_shuffle(low, high, odds);
 }
 
+template <int lanes, typename T>
+inline void SplitPairsBy(int n, const T* from, T* even, T* odd) {
+  int i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    typename VectorOf<T, lanes>::type first, second;
+    LoadPairs<lanes>(from + 2 * i, &first, &second);
+    Store<lanes>(even + i, first);
+    Store<lanes>(odd + i, second);
+  }
+  if (lanes > 4) {
+    SplitPairsBy<(lanes > 4 ? lanes / 2 : 4)>(n - i, from + 2 * i, even + i,
+                                              odd + i);
+    return;
+  }
+  for (; i < n; ++i) {
+    even[i] = from[2 * i];
+    odd[i] = from[2 * i + 1];
+  }
+}
+
+template <typename T>
+void SplitPairs(int n, const T* from, T* even, T* odd) {
+  SplitPairsBy<(Lanes<T>() < 4 ? 4 : Lanes<T>())>(n, from, even, odd);
+}
+
+// ---- Winograd's convolution -------------------------------------------------
+
+// From `first` on as many kernels as `lanes` divides; returns the next.
+template <int lanes, typename T>
+inline int WinogradWeightsBy(int first, int n, const T* kernel, T* out,
+                             ptrdiff_t stride) {
+  typedef typename VectorOf<T, lanes>::type Vector;
+  int i = first;
+  for (; i + lanes <= n; i += lanes) {
+    Vector half[4][3];
+#pragma GCC unroll 3
+    for (int s = 0; s < 3; ++s) {
+      const Vector a = Load<lanes>(kernel + s * n + i);
+      const Vector b = Load<lanes>(kernel + (3 + s) * n + i);
+      const Vector c = Load<lanes>(kernel + (6 + s) * n + i);
+      half[0][s] = a;
+      half[1][s] = (a + b + c) * T(0.5);
+      half[2][s] = (a - b + c) * T(0.5);
+      half[3][s] = c;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const Vector a = half[r][0], b = half[r][1], c = half[r][2];
+      T* to = out + 4 * r * stride + i;
+      Store<lanes>(to, a);
+      Store<lanes>(to + stride, (a + b + c) * T(0.5));
+      Store<lanes>(to + 2 * stride, (a - b + c) * T(0.5));
+      Store<lanes>(to + 3 * stride, c);
+    }
+  }
+  return i;
+}
+
+// Kernels of 3 x 3, kernel[(3 r + s) n + i], to 4 x 4: G g G'.
+template <typename T>
+void WinogradWeights(int n, const T* kernel, T* out, ptrdiff_t stride) {
+  const int rest = WinogradWeightsBy<Lanes<T>()>(0, n, kernel, out, stride);
+  WinogradWeightsBy<1>(rest, n, kernel, out, stride);
+}
+
+// The 4 x 4 pixels under each tile of a panel, panel[16 i + 4 r + s][tile], to
+// B' d B, one panel for each of the 16 numbers.
+template <typename T>
+void WinogradInput(int n, const T* panel, T* out, ptrdiff_t stride) {
+  const int lanes = Lanes<T>(), width = 2 * lanes;
+  for (int i = 0; i < n; ++i) {
+    for (int v = 0; v < width; v += lanes) {
+      typename VectorOf<T, lanes>::type d[4][4];
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; ++s) {
+        const T* from = panel + (16 * i + s) * width + v;
+        const auto a = Load<lanes>(from), b = Load<lanes>(from + 4 * width),
+                   c = Load<lanes>(from + 8 * width),
+                   e = Load<lanes>(from + 12 * width);
+        d[0][s] = a - c;
+        d[1][s] = b + c;
+        d[2][s] = c - b;
+        d[3][s] = b - e;
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        T* to = out + 4 * r * stride + i * width + v;
+        Store<lanes>(to, d[r][0] - d[r][2]);
+        Store<lanes>(to + stride, d[r][1] + d[r][2]);
+        Store<lanes>(to + 2 * stride, d[r][2] - d[r][1]);
+        Store<lanes>(to + 3 * stride, d[r][1] - d[r][3]);
+      }
+    }
+  }
+}
+
+// The 16 products of each tile to its 2 x 2 pixels, A' m A: two rows of pixels,
+// one behind the other, for each of the n rows.
+template <typename T>
+void WinogradOutput(int n, const T* tiles, ptrdiff_t stride, const T* bias,
+                    T* out) {
+  const int lanes = Lanes<T>(), width = 2 * lanes;
+  typedef typename VectorOf<T, lanes>::type Vector;
+  typedef decltype(Vector{} < Vector{}) Index;
+  Index low, high;
+  for (int j = 0; j < lanes; ++j) {
+    low[j] = j / 2 + j % 2 * lanes;
+    high[j] = low[j] + lanes / 2;
+  }
+  for (int i = 0; i < n; ++i) {
+    const Vector start = Broadcast<lanes>(bias ? bias[i] : T(0));
+    for (int v = 0; v < width; v += lanes) {
+      Vector half[2][4];
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; ++s) {
+        const T* from = tiles + s * stride + i * width + v;
+        const auto a = Load<lanes>(from), b = Load<lanes>(from + 4 * stride),
+                   c = Load<lanes>(from + 8 * stride),
+                   d = Load<lanes>(from + 12 * stride);
+        half[0][s] = a + b + c;
+        half[1][s] = b - c - d;
+      }
+#pragma GCC unroll 2
+      for (int row = 0; row < 2; ++row) {
+        const Vector even = start + half[row][0] + half[row][1] + half[row][2];
+        const Vector odd = start + half[row][1] - half[row][2] - half[row][3];
+        T* to = out + (2 * i + row) * 2 * width + 2 * v;
+        Store<lanes>(to, __builtin_shuffle(even, odd, low));
+        Store<lanes>(to + lanes, __builtin_shuffle(even, odd, high));
+      }
+    }
+  }
+}
+
+// ---- Pooling ----------------------------------------------------------------
+
 // As many windows of 2 x 2 with stride 2 as `lanes` divides; then half of that.
 template <int lanes, typename T>
 inline void MaxPool2x2(const T* image, int width, int first, int n, T* top,
@@ -484,6 +620,10 @@ const Kernels<T>& All() {
       Copy<T>,
       AddPieces<T>,
       Sum<T>,
+      SplitPairs<T>,
+      WinogradWeights<T>,
+      WinogradInput<T>,
+      WinogradOutput<T>,
       MaxPoolRow<T>,
       MaxPoolGradient<T>,
       Relu<T>,

@@ -5,6 +5,7 @@
 
 #include "caffe/engine/product.hpp"
 #include "caffe/engine/team.hpp"
+#include "caffe/engine/winograd.hpp"
 
 namespace caffe {
 namespace engine {
@@ -87,6 +88,10 @@ void Pad(const ConvolutionShape& s, const Padded& p, const T* image,
 template <typename T>
 void Convolve(const ConvolutionShape& s, const T* x, const T* w, const T* bias,
               T* y) {
+  if (IsForWinograd(s)) {
+    WinogradForward(s, x, w, bias, y);
+    return;
+  }
   const Kernels<T>& kernels = BestKernels<T>();
   const Padded padded(s);
   const int outputs = s.outputs / s.groups;
