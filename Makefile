@@ -30,17 +30,21 @@ lint: setup ## check the formatting and style of our code
 test-cpp: build
 	@cmake --build build --target bayes_tests
 	@build/bayes_tests
+	@for set in avx2 plain; do BAYESCAFFE_ISA=$$set build/bayes_tests || exit 1; done
+	@BAYESCAFFE_ENGINE=caffe build/bayes_tests
 
 test-python: build
 	@$(PYTHON) -m pytest -q tests/python
+	@BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q tests/python
 
 test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
 
 bench: build ## time ours beside other tools, and write build/bench.json
-	@cmake --build build --target bench_noise
+	@cmake --build build --target bench_noise bench_product
 	@build/bench_noise
+	@build/bench_product
 	@$(PYTHON) benchmarks/bench.py
 
 bench-peers: setup ## install the other tools that make bench compares with

@@ -1,11 +1,11 @@
 """Time a training step and Monte Carlo inference, ours beside what a user would pick instead.
 
-    bench.py [--nets lenet,quick,vgg] [--json FILE]
+    bench.py [--nets lenet,quick,vgg] [--json FILE] [--quick]
 
 Everything is timed in one run on one machine, each subject in a process of its own and nothing
 beside it. A subject's output is checked against upstream Caffe's before it is timed. Prints tables
 (mean +- sd, the ratio to ours, the share of the machine's SGEMM peak) and writes them as JSON.
-Expect about eight minutes on two cores.
+Expect about eight minutes on two cores. --quick tries that all of it runs; its times mean nothing.
 """
 
 import argparse
@@ -26,7 +26,8 @@ UPSTREAM = "upstream Caffe's CPU code"
 VMAP = "paper's method, vmap over draws"
 CAFFE = {OURS: True, STOCK: False, UPSTREAM: False}  # whether Bayesian
 PEERS = ("PyTorch", "paper's method in PyTorch", "bayesian-torch", "blitz", "torchbnn")
-SECONDS = 4.0  # how long one subject is timed
+# How long one subject is timed; set for all processes of a run.
+SECONDS = float(os.environ.setdefault("BENCH_SECONDS", "4"))
 TOLERANCE = 1e-4
 
 
@@ -133,7 +134,7 @@ def caffe_passes(name: str, bayes: bool, data) -> list[float]:
     net = caffe_net(prototxt(NETS[name], len(batches[0]), bayes, train=False))
     if bayes:
         check_bayesian(name, net, batches[0])
-        draws = NETS[name].draws
+        draws = NETS[name].draws if SECONDS >= 1 else 2
         return per_image(lambda: net.sample(draws, data["x"]), data, draws)
 
     def one_pass():
@@ -303,7 +304,7 @@ def show(title: str, unit: str, rows: list[dict]) -> None:
     sys.stdout.flush()
 
 
-def scaling(path: str) -> list[dict]:
+def scaling(path: str, quick: bool) -> list[dict]:
     """What sampling a Bayesian LeNet costs by draws, images and threads."""
     rows = []
     print("\n**lenet**: Monte Carlo inference by draws, images and threads\n")
@@ -317,6 +318,8 @@ def scaling(path: str) -> list[dict]:
         (100, 10000, 2),
         (100, 2000, 1),
     ):
+        if quick and draws * images > 10000:
+            continue
         times = in_own_process("scaling", "lenet", f"{images}x{draws}", path, threads)
         if isinstance(times, str):
             sys.exit(f"bench: {draws} draws of {images} images: {times}")
@@ -340,8 +343,11 @@ def main() -> None:
     )
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"))
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--subject", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quick:
+        os.environ["BENCH_SECONDS"] = "0.01"
     if options.subject:
         print(json.dumps(run_subject(*json.loads(options.subject))))
         return
@@ -376,7 +382,7 @@ def main() -> None:
                 show(title, label, rows)
                 results[f"{name} {what}"] = rows
             if name == "lenet":
-                results["lenet scaling"] = scaling(path)
+                results["lenet scaling"] = scaling(path, options.quick)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(results, indent=2) + "\n")
     print(f"\nWritten to {options.json}")
