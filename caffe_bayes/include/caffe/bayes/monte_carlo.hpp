@@ -17,7 +17,7 @@ namespace bayes {
 /**
  * @brief Runs images through many draws of a net.
  *
- * The layers before the first random one run once for each image, in the net
+ * The layers that do not depend on the draw run once for each image, in the net
  * itself and in its batches; what they give to the others is collected for as
  * many images as fit into a bounded memory. The others run in copies of the
  * net, one for each thread, which share its parameters: a thread takes a draw,
@@ -25,7 +25,8 @@ namespace bayes {
  * portions that fit into the cache. The numbers do not depend on threads,
  * batches or portions.
  *
- * Layers that the output does not depend on do not run.
+ * Of the layers that depend on the draw, those that the output does not depend
+ * on do not run.
  */
 template <typename Dtype>
 class MonteCarlo {
@@ -50,15 +51,17 @@ class MonteCarlo {
    *
    * @param images how many: from the arrays in `inputs`, each with that many
    *        items, or else as the net's data layers give them
-   * @param kept   blobs before the first random layer to be copied, such as
-   * labels
+   * @param kept   blobs that do not depend on the draw to be copied, such as
+   *        labels
    * @return whether it came to its end
    */
   bool Run(const std::vector<uint64_t>& draws, int images, const Inputs& inputs,
            const Kept& kept, Dtype* out, const Progress& progress);
 
-  /// Whether a blob is computed before the first random layer.
-  bool IsFixed(const std::string& blob) const;
+  /// Whether a blob, as the net leaves it, does not depend on the draw.
+  bool IsFixed(const std::string& blob) const {
+    return !random_blobs_.count(blob);
+  }
 
  private:
   /// A blob that the random part of the net takes from the rest of it.
@@ -78,10 +81,11 @@ class MonteCarlo {
 
   Net<Dtype>* net_;
   std::string output_;
-  int batch_;         // images that the net takes at once
-  int first_random_;  // the first random layer, or the number of layers
-  /// The layers from there on that the output depends on.
-  std::vector<int> random_part_;
+  int batch_;  // images that the net takes at once
+  /// The layers that do not depend on the draw, and those of the others that
+  /// the output depends on.
+  std::vector<int> fixed_part_, random_part_;
+  std::set<std::string> random_blobs_;
   std::set<std::string> inputs_;
   std::vector<Entry> entries_;
   /// Copies of the random part, and how many images they take at once.

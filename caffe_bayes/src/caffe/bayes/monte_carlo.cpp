@@ -78,14 +78,20 @@ MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output)
 template <typename Dtype>
 void MonteCarlo<Dtype>::FindLayers() {
   const auto& layers = net_->layers();
-  first_random_ = layers.size();
   int last = 0;
+  std::vector<bool> is_random(layers.size());
   for (int i = 0; i < layers.size(); ++i) {
     const Stochastic* stochastic = AsStochastic(layers[i].get());
-    if (stochastic && stochastic->IsRandom()) {
-      first_random_ = std::min(first_random_, i);
-    }
     const LayerParameter& param = layers[i]->layer_param();
+    is_random[i] = stochastic && stochastic->IsRandom();
+    for (const auto& bottom : param.bottom()) {
+      if (random_blobs_.count(bottom)) is_random[i] = true;
+    }
+    if (is_random[i]) {
+      random_blobs_.insert(param.top().begin(), param.top().end());
+    } else {
+      fixed_part_.push_back(i);
+    }
     if (param.type() == "Input") {
       inputs_.insert(param.top().begin(), param.top().end());
     }
@@ -94,11 +100,11 @@ void MonteCarlo<Dtype>::FindLayers() {
   // Backwards from the output: what a layer writes is no longer wanted before
   // it, what it reads is.
   std::set<std::string> wanted = {output_};
-  for (int i = last; i >= first_random_; --i) {
+  for (int i = last; i >= 0; --i) {
     const LayerParameter& param = layers[i]->layer_param();
     bool matters = false;
     for (const auto& top : param.top()) matters |= wanted.count(top) > 0;
-    if (!matters) continue;
+    if (!matters || !is_random[i]) continue;
     random_part_.insert(random_part_.begin(), i);
     for (const auto& top : param.top()) wanted.erase(top);
     wanted.insert(param.bottom().begin(), param.bottom().end());
@@ -183,8 +189,7 @@ void MonteCarlo<Dtype>::MakeWorkers() {
     workers_.emplace_back(new Net<Dtype>(param));
     for (int i = 0; i < random_part_.size(); ++i) {
       Layer<Dtype>* original = net_->layers()[random_part_[i]].get();
-      Layer<Dtype>* copy =
-          workers_[w]->layer_by_name(original->layer_param().name()).get();
+      Layer<Dtype>* copy = workers_[w]->layers()[entries_.size() + i].get();
       int shared = original->blobs().size();
       if (Stochastic* stochastic = AsStochastic(copy)) {
         stochastic->DrawLike(*AsStochastic(original));
@@ -216,16 +221,6 @@ std::vector<int> MonteCarlo<Dtype>::ItemShape(const std::string& name) const {
   return std::vector<int>(shape.begin() + 1, shape.end());
 }
 
-template <typename Dtype>
-bool MonteCarlo<Dtype>::IsFixed(const std::string& blob) const {
-  const auto& layers = net_->layers();
-  for (int i = 0; i < first_random_; ++i) {
-    const auto& tops = layers[i]->layer_param().top();
-    if (std::count(tops.begin(), tops.end(), blob)) return true;
-  }
-  return false;
-}
-
 // Fills the entries with what `count` images, from number `first` on, give.
 template <typename Dtype>
 void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
@@ -241,7 +236,7 @@ void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
       std::copy_n(input.second + (first + done) * size, now * size,
                   blob->mutable_cpu_data());
     }
-    if (first_random_ > 0) net_->ForwardFromTo(0, first_random_ - 1);
+    for (int layer : fixed_part_) net_->ForwardFromTo(layer, layer);
     for (Entry& entry : entries_) {
       std::copy_n(net_->blob_by_name(entry.blob)->cpu_data(),
                   static_cast<size_t>(now) * entry.size,
