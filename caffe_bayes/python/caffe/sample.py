@@ -16,7 +16,7 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
     progress  called with the share of the work that is done, from 0 to 1
 
     Returns the array of draws x images x outputs; with keep, a pair of it and a dict of arrays.
-    The layers before the first random one run once for each image; the threads take a draw each.
+    Layers that do not depend on the draw run once for each image; the threads take a draw each.
     """
     draws = list(range(draws) if np.ndim(draws) == 0 else draws)
     if not draws:
@@ -35,6 +35,8 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
         if not net.blobs[name].data.shape:
             raise ValueError(f"the blob '{name}' is one number, not one item for each image")
 
+    # To what the shapes of its inputs say; forward does it too.
+    net.reshape()
     arrays = _input_arrays(net, inputs)
     counts = {len(array) for array in arrays.values()}
     if images is not None:

@@ -38,6 +38,8 @@ class MonteCarlo {
   typedef std::function<bool(double)> Progress;
 
   /// @param output the blob that is wanted, one item for each image
+  /// @throw std::invalid_argument where that is not so, as Run does for the
+  ///        blobs that it is given
   MonteCarlo(Net<Dtype>* net, const std::string& output);
 
   /// The shape of one item of a blob of the net, without the axis of images.
@@ -72,6 +74,7 @@ class MonteCarlo {
   };
 
   void FindLayers();
+  void CheckItems(const std::string& blob) const;
   void MakeWorkers();
   NetParameter WorkerParam() const;
   bool ItemsAreIndependent() const;

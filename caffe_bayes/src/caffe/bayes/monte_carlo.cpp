@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 
 #include "caffe/bayes/stochastic.hpp"
@@ -70,9 +71,24 @@ int ItemSize(const Blob<Dtype>& blob) {
 template <typename Dtype>
 MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output)
     : net_(net), output_(output), batch_(0), portion_(0) {
-  CHECK(net->has_blob(output)) << "the net has no blob '" << output << "'";
   FindLayers();
   MakeWorkers();
+}
+
+template <typename Dtype>
+void MonteCarlo<Dtype>::CheckItems(const std::string& name) const {
+  std::string wrong;
+  if (!net_->has_blob(name)) {
+    wrong = "the net has no blob '" + name + "'";
+  } else if (net_->blob_by_name(name)->num_axes() == 0) {
+    wrong = "the blob '" + name + "' is one number, not one for each image";
+  } else if (net_->blob_by_name(name)->shape(0) != batch_) {
+    wrong = "the blob '" + name + "' has " +
+            std::to_string(net_->blob_by_name(name)->shape(0)) +
+            " items, not one for each of the " + std::to_string(batch_) +
+            " images of a batch";
+  }
+  if (!wrong.empty()) throw std::invalid_argument(wrong);
 }
 
 template <typename Dtype>
@@ -110,19 +126,14 @@ void MonteCarlo<Dtype>::FindLayers() {
     wanted.insert(param.bottom().begin(), param.bottom().end());
   }
   for (const std::string& name : wanted) {
-    const Blob<Dtype>& blob = *net_->blob_by_name(name);
-    CHECK_GT(blob.num_axes(), 0)
-        << "the blob '" << name << "' has no axis of images";
-    CHECK(batch_ == 0 || batch_ == blob.shape(0))
-        << "the blob '" << name << "' has " << blob.shape(0)
-        << " images, others have " << batch_;
-    batch_ = blob.shape(0);
-    entries_.push_back({name, ItemSize(blob), {}});
+    if (entries_.empty() && net_->has_blob(name) &&
+        net_->blob_by_name(name)->num_axes() > 0) {
+      batch_ = net_->blob_by_name(name)->shape(0);
+    }
+    CheckItems(name);
+    entries_.push_back({name, ItemSize(*net_->blob_by_name(name)), {}});
   }
-  const Blob<Dtype>& blob = *net_->blob_by_name(output_);
-  CHECK(blob.num_axes() > 0 && blob.shape(0) == batch_)
-      << "the output '" << output_ << "' has shape " << blob.shape_string()
-      << ", not one item for each of the " << batch_ << " images of a batch";
+  CheckItems(output_);
 }
 
 template <typename Dtype>
@@ -214,10 +225,8 @@ void MonteCarlo<Dtype>::MakeWorkers() {
 
 template <typename Dtype>
 std::vector<int> MonteCarlo<Dtype>::ItemShape(const std::string& name) const {
-  CHECK(net_->has_blob(name)) << "the net has no blob '" << name << "'";
+  CheckItems(name);
   const std::vector<int>& shape = net_->blob_by_name(name)->shape();
-  CHECK(!shape.empty() && shape[0] == batch_)
-      << "the blob '" << name << "' has not one item for each image";
   return std::vector<int>(shape.begin() + 1, shape.end());
 }
 
@@ -318,6 +327,8 @@ template <typename Dtype>
 bool MonteCarlo<Dtype>::Run(const std::vector<uint64_t>& draws, int images,
                             const Inputs& inputs, const Kept& kept, Dtype* out,
                             const Progress& progress) {
+  for (const auto& input : inputs) CheckItems(input.first);
+  for (const auto& keep : kept) CheckItems(keep.first);
   size_t bytes = 0;
   for (const Entry& entry : entries_) bytes += entry.size * sizeof(Dtype);
   // Whole batches, so that none is read twice.
