@@ -78,6 +78,7 @@ class MonteCarlo {
   void MakeWorkers();
   NetParameter WorkerParam() const;
   bool ItemsAreIndependent() const;
+  int Portion() const;
   void Collect(int first, int count, const Inputs& inputs, const Kept& kept);
   bool RunDraws(const std::vector<uint64_t>& draws, int first, int count,
                 int images, Dtype* out, const Progress& progress);
@@ -91,9 +92,11 @@ class MonteCarlo {
   std::set<std::string> random_blobs_;
   std::set<std::string> inputs_;
   std::vector<Entry> entries_;
-  /// Copies of the random part, and how many images they take at once.
+  /// Copies of the random part, and how many images they take at once: the
+  /// net's batches, never fewer, if their layers look at more than one image.
   std::vector<shared_ptr<Net<Dtype> > > workers_;
   int portion_;
+  bool whole_batches_;
 };
 
 }  // namespace bayes

@@ -19,11 +19,14 @@ namespace {
 // should not exceed, so that they stay in the cache from one layer to the next.
 const size_t kCollectedBytes = 64 << 20;
 const size_t kCachedBytes = 4 << 20;
-// Fewer images at once than this leave the vectors of a product empty.
+// Fewer images at once than this leave the vectors of a product empty. They may
+// take more than the cache, but all copies together not more than this, unless
+// the net itself takes so many.
 const int kLeastPortion = 32;
+const size_t kPortionBytes = 64 << 20;
 
-// Layers that treat each item of their first axis for itself, whatever their
-// parameters say about the others.
+// Layers that treat each item of their first axis for itself, if not told
+// otherwise.
 const std::set<std::string> kItemwise = {
     "AbsVal",
     "BNLL",
@@ -56,6 +59,22 @@ const std::set<std::string> kItemwise = {
     "Threshold",
 };
 
+// Whether a layer of those was told otherwise: to work along the first axis, or
+// to take the statistics of the batch.
+bool LooksAtAllItems(const LayerParameter& param, int axes) {
+  const auto is_first = [&](const char* type, int axis) {
+    return param.type() == type && (axis == 0 || axis == -axes);
+  };
+  return is_first("Softmax", param.softmax_param().axis()) ||
+         is_first("InnerProduct", param.inner_product_param().axis()) ||
+         is_first("BayesInnerProduct", param.inner_product_param().axis()) ||
+         is_first("Scale", param.scale_param().axis()) ||
+         is_first("Bias", param.bias_param().axis()) ||
+         (param.type() == "BatchNorm" &&
+          param.batch_norm_param().has_use_global_stats() &&
+          !param.batch_norm_param().use_global_stats());
+}
+
 template <typename Dtype>
 Stochastic* AsStochastic(Layer<Dtype>* layer) {
   return dynamic_cast<Stochastic*>(layer);
@@ -70,7 +89,11 @@ int ItemSize(const Blob<Dtype>& blob) {
 
 template <typename Dtype>
 MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output)
-    : net_(net), output_(output), batch_(0), portion_(0) {
+    : net_(net),
+      output_(output),
+      batch_(0),
+      portion_(0),
+      whole_batches_(false) {
   FindLayers();
   MakeWorkers();
 }
@@ -174,8 +197,14 @@ NetParameter MonteCarlo<Dtype>::WorkerParam() const {
 
 template <typename Dtype>
 bool MonteCarlo<Dtype>::ItemsAreIndependent() const {
+  // Dropout then has a mask for each place in the batch.
+  if (net_->phase() == TRAIN) return false;
   for (int i : random_part_) {
-    if (!kItemwise.count(net_->layers()[i]->type())) return false;
+    if (!kItemwise.count(net_->layers()[i]->type()) ||
+        LooksAtAllItems(net_->layers()[i]->layer_param(),
+                        net_->bottom_vecs()[i][0]->num_axes())) {
+      return false;
+    }
     for (const Blob<Dtype>* top : net_->top_vecs()[i]) {
       if (top->num_axes() == 0) continue;  // KL
       if (top->shape(0) != batch_) return false;
@@ -208,19 +237,29 @@ void MonteCarlo<Dtype>::MakeWorkers() {
       }
       for (int j = 0; j < shared; ++j) {
         original->blobs()[j]->cpu_data();
-        copy->blobs()[j]->ShareData(*original->blobs()[j]);
+        if (original->type() == std::string("BatchNorm")) {
+          // It may write to them.
+          copy->blobs()[j]->CopyFrom(*original->blobs()[j]);
+        } else {
+          copy->blobs()[j]->ShareData(*original->blobs()[j]);
+        }
       }
     }
   }
   *caffe_rng() = stream;
-  portion_ = batch_;
-  if (ItemsAreIndependent()) {
-    size_t bytes = 0;
-    for (const auto& blob : workers_[0]->blobs()) {
-      bytes += ItemSize(*blob) * sizeof(Dtype);
-    }
-    portion_ = std::max<int>(kLeastPortion, kCachedBytes / bytes);
+  whole_batches_ = !ItemsAreIndependent();
+  portion_ = whole_batches_ ? batch_ : Portion();
+}
+
+template <typename Dtype>
+int MonteCarlo<Dtype>::Portion() const {
+  size_t bytes = 0;
+  for (const auto& blob : workers_[0]->blobs()) {
+    bytes += ItemSize(*blob) * sizeof(Dtype);
   }
+  const int roomy =
+      std::max<int>(batch_, kPortionBytes / workers_.size() / bytes);
+  return std::max<int>(std::min(kLeastPortion, roomy), kCachedBytes / bytes);
 }
 
 template <typename Dtype>
@@ -300,11 +339,15 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
         for (const Entry& entry : entries_) {
           Blob<Dtype>* blob = net.blob_by_name(entry.blob).get();
           std::vector<int> shape = blob->shape();
-          shape[0] = now;
+          shape[0] = whole_batches_ ? portion_ : now;
           blob->Reshape(shape);
-          std::copy_n(
-              entry.items.data() + static_cast<size_t>(from) * entry.size,
-              static_cast<size_t>(now) * entry.size, blob->mutable_cpu_data());
+          const size_t size = entry.size;
+          Dtype* to = blob->mutable_cpu_data();
+          std::copy_n(entry.items.data() + from * size, now * size, to);
+          // The last image fills up its batch.
+          for (int i = now; i < shape[0]; ++i) {
+            std::copy_n(to + (now - 1) * size, size, to + i * size);
+          }
         }
         SetDraw(net, draws[draw]);
         Hold(net, p > portions * part / parts);
