@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,38 @@ def caffe(*arguments, cwd=None, **environment) -> subprocess.CompletedProcess:
         text=True,
         env={**PLAIN_ENVIRONMENT, **environment},
     )
+
+
+def python(code, timeout=120, **environment):
+    """What a Python program writes."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        env={**PLAIN_ENVIRONMENT, **environment},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def make_net(folder: Path, text: str, phase: int = 1, seed: int = 1, weights=None):
+    """A net of pycaffe, in phase TEST unless it is 0."""
+    import caffe as pycaffe
+
+    path = folder / "net.prototxt"
+    path.write_text(text)
+    pycaffe.set_random_seed(seed)
+    return pycaffe.Net(str(path), phase, **({"weights": str(weights)} if weights else {}))
+
+
+def blobs(net):
+    return {name: [blob.data.copy() for blob in params] for name, params in net.params.items()}
+
+
+def assert_same_bits(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)):
+            assert np.array_equal(x, y), f"{name} blob {i}"

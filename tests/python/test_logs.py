@@ -1,11 +1,10 @@
 """The log: progress from the caffe tool, nothing in Python, all that Caffe can tell on demand."""
 
 import os
-import subprocess
 import sys
 
 import pytest
-from conftest import PLAIN_ENVIRONMENT, caffe, input_net, small_net, write_solver
+from conftest import caffe, input_net, python, small_net, write_solver
 
 SETUP = (
     "Initializing solver from parameters",
@@ -103,19 +102,6 @@ def test_python_layer_leaves_the_log_of_the_tool_alone(tmp_path, digits):
     assert found(PROGRESS + SETUP, quiet.stdout) == list(PROGRESS)
     verbose = caffe("train", "-v", "-solver", solver, PYTHONPATH=path)
     assert found(PROGRESS + SETUP, verbose.stdout) == list(PROGRESS + SETUP)
-
-
-def python(code, **environment):
-    """What a Python program with pycaffe writes."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**PLAIN_ENVIRONMENT, **environment},
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_python_logs_on_demand_only(solver):

@@ -5,7 +5,15 @@ import re
 import noise_reference
 import numpy as np
 import pytest
-from conftest import caffe, input_net, small_net, write_solver
+from conftest import (
+    assert_same_bits,
+    blobs,
+    caffe,
+    input_net,
+    make_net,
+    small_net,
+    write_solver,
+)
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from caffe.proto import caffe_pb2  # noqa: E402
@@ -16,28 +24,10 @@ DROPOUT = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
 LAYERS = ("conv", "hidden", "out")
 
 
-def make_net(tmp_path, text, phase=pycaffe.TEST, seed=1, weights=None):
-    path = tmp_path / "net.prototxt"
-    path.write_text(text)
-    pycaffe.set_random_seed(seed)
-    return pycaffe.Net(str(path), phase, **({"weights": str(weights)} if weights else {}))
-
-
 def train(tmp_path, net, iterations, **options):
     solver = pycaffe.get_solver(str(write_solver(tmp_path, net, iterations, **options)))
     solver.step(iterations)
     return solver
-
-
-def blobs(net):
-    return {name: [blob.data.copy() for blob in params] for name, params in net.params.items()}
-
-
-def assert_same_bits(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)):
-            assert np.array_equal(x, y), f"{name} blob {i}"
 
 
 def test_pycaffe_sees_the_six_blobs(tmp_path, digits):
