@@ -1,0 +1,150 @@
+"""The CPU engine: all instruction sets and upstream's code agree, and a forked process computes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import python
+
+pytest.importorskip("caffe", reason="pycaffe is not built")
+
+
+def bayes_layer(kind, name, bottom, options):
+    field = "convolution_param" if kind == "Convolution" else "inner_product_param"
+    return f"""
+        layer {{
+          name: "{name}" type: "Bayes{kind}" bottom: "{bottom}" top: "{name}"
+          {field} {{ {options} weight_filler {{ type: "xavier" }} }}
+          bayes_param {{ dataset_size: 100 prior_std: 1 }}
+        }}"""
+
+
+def pooling(name, bottom):
+    return f"""
+        layer {{
+          name: "{name}" type: "Pooling" bottom: "{bottom}" top: "{name}"
+          pooling_param {{ pool: MAX kernel_size: 2 stride: 2 }}
+        }}"""
+
+
+LENET = (
+    """
+    force_backward: true
+    layer { name: "data" type: "Input" top: "data"
+            input_param { shape { dim: 5 dim: 1 dim: 28 dim: 28 } } }
+    layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 5 } } }
+    """
+    + bayes_layer("Convolution", "conv1", "data", "num_output: 20 kernel_size: 5")
+    + pooling("pool1", "conv1")
+    + bayes_layer("Convolution", "conv2", "pool1", "num_output: 50 kernel_size: 5")
+    + pooling("pool2", "conv2")
+    + bayes_layer("InnerProduct", "fc1", "pool2", "num_output: 70")
+    + 'layer { name: "relu" type: "ReLU" bottom: "fc1" top: "fc1" }'
+    + bayes_layer("InnerProduct", "fc2", "fc1", "num_output: 10")
+    + """
+    layer { name: "prob" type: "Softmax" bottom: "fc2" top: "prob" }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc2" bottom: "label" top: "loss" }
+    """
+)
+
+LAYERS = ("conv1", "conv2", "fc1", "fc2")
+
+# Takes random images through the net in the file NET.
+FORWARD = """
+import caffe, numpy as np
+caffe.set_random_seed(3)
+net = caffe.Net(NET, caffe.TRAIN)
+random = np.random.default_rng(0)
+net.blobs["data"].data[...] = random.random(net.blobs["data"].data.shape)
+net.blobs["label"].data[...] = random.integers(0, 10, 5)
+net.forward()
+"""
+
+# Saves all that this computes, and the gradients, as OUT.
+SAVE = """
+net.backward()
+results = {}
+for name, blob in net.blobs.items():
+    results["value of " + name] = blob.data
+    results["gradient of " + name] = blob.diff
+for name, params in net.params.items():
+    for i, blob in enumerate(params):
+        results[f"value of {name} {i}"] = blob.data
+        results[f"gradient of {name} {i}"] = blob.diff
+np.savez(OUT, **results)
+"""
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """What each instruction set computes, and upstream's code."""
+    folder = tmp_path_factory.mktemp("engine")
+    (folder / "net.prototxt").write_text(LENET)
+    results = {}
+    for name, environment in {
+        "best": {"BAYESCAFFE_ISA": "", "BAYESCAFFE_ENGINE": ""},
+        "avx2": {"BAYESCAFFE_ISA": "avx2", "BAYESCAFFE_ENGINE": ""},
+        "plain": {"BAYESCAFFE_ISA": "plain", "BAYESCAFFE_ENGINE": ""},
+        "caffe": {"BAYESCAFFE_ENGINE": "caffe"},
+    }.items():
+        out = folder / f"{name}.npz"
+        places = f"NET, OUT = {str(folder / 'net.prototxt')!r}, {str(out)!r}\n"
+        python(places + FORWARD + SAVE, **environment)
+        results[name] = dict(np.load(out))
+    return results
+
+
+def agree(a, b, key):
+    """Whether two results differ by no more than 1e-5 of the largest number."""
+    return np.abs(a[key] - b[key]).max() <= 1e-5 * np.abs(a[key]).max()
+
+
+@pytest.mark.parametrize("engine", ["best", "avx2", "plain"])
+def test_each_engine_computes_what_upstream_does(computed, engine):
+    expected, found = computed["caffe"], computed[engine]
+    assert expected.keys() == found.keys()
+    assert [key for key in expected if not agree(expected, found, key)] == []
+    for layer in LAYERS:
+        for blob in range(4):
+            assert np.any(found[f"gradient of {layer} {blob}"])
+
+
+def test_the_draw_is_the_same_bits_in_each(computed):
+    for results in computed.values():
+        for layer in LAYERS:
+            for blob in (4, 5):
+                key = f"value of {layer} {blob}"
+                assert results[key].std() > 0.5
+                assert np.array_equal(results[key], computed["best"][key])
+
+
+def test_switches_switch(computed):
+    """Other sums are other roundings: engines that agree to the bit are one engine."""
+    key = "gradient of conv1 0"
+    assert not np.array_equal(computed["caffe"][key], computed["plain"][key])
+    if "avx2" in Path("/proc/cpuinfo").read_text():
+        assert not np.array_equal(computed["avx2"][key], computed["plain"][key])
+
+
+def test_a_forked_process_computes(tmp_path):
+    """It has none of its parent's threads, and must not wait for them."""
+    (tmp_path / "net.prototxt").write_text(LENET)
+    fork = """
+import os, signal
+expected = net.blobs["prob"].data.copy()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # ends a child that hangs
+    for _ in range(3):
+        net.set_draw(0)
+        net.forward()
+    net.backward()
+    sampled = net.sample(2, {name: net.blobs[name].data for name in net.inputs}, output="prob")
+    same = np.array_equal(expected, net.blobs["prob"].data) and sampled.shape == (2, 5, 10)
+    os._exit(0 if same else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    path = str(tmp_path / "net.prototxt")
+    for threads in ("1", "3"):
+        output = python(f"NET = {path!r}\n" + FORWARD + fork, OMP_NUM_THREADS=threads)
+        assert output.strip() == "0"
