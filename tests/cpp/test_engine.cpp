@@ -120,6 +120,13 @@ vector<Case> Convolutions() {
       Convolution("num_output: 33 kernel_size: 3 pad: 1", {3, 32, 14, 15}),
       Convolution("num_output: 64 kernel_size: 3 pad: 1", {2, 64, 8, 8}),
       Convolution("num_output: 17 kernel_size: 3", {1, 48, 21, 9}),
+      Convolution("num_output: 40 kernel_size: 3 pad: 2 group: 2",
+                  {5, 32, 8, 7}),
+      Convolution("num_output: 16 kernel_size: 3 pad_h: 0 pad_w: 3",
+                  {3, 16, 7, 6}),
+      Convolution("num_output: 16 kernel_size: 3 pad: 1", {11, 16, 4, 4}),
+      Convolution("num_output: 18 kernel_size: 3 pad: 1 bias_term: false",
+                  {1, 16, 5, 75}),
       // Rows much wider than a vector.
       Convolution("num_output: 3 kernel_size: 3 pad: 1", {1, 2, 3, 301}),
       Convolution("num_output: 2 kernel_h: 1 kernel_w: 3 stride_h: 1"
