@@ -23,4 +23,4 @@ def test_bench_runs_and_verifies_its_subjects(tmp_path):
         # The other tools are an option; one that is there must agree with Caffe.
         for who in rows.keys() - ours:
             assert rows[who].get("mean", 0) > 0 or "No module named" in rows[who]["missing"]
-    assert [row["images"] for row in results["lenet scaling"]] == [1, 100]
+    assert [row["images"] for row in results["lenet scaling"]] == [500, 1, 100]
