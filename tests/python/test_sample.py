@@ -182,6 +182,21 @@ def test_draws_differ_and_images_differ(tmp_path):
     assert_same(found[..., :4], found[..., 4:])
 
 
+def test_draws_belong_to_the_seed_of_the_net(tmp_path):
+    """And not to the seed at the time of sampling."""
+    net = make_net(tmp_path, NETS["dropout in place"], seed=5)
+    expected = by_hand(net, 3, IMAGES)
+    pycaffe.set_random_seed(6)
+    assert_same(net.sample(3, IMAGES), expected)
+
+
+def test_shared_parameters_have_the_noise_of_their_owner(tmp_path):
+    """Even where the output does not depend on that layer."""
+    net = make_net(tmp_path, NETS["shared parameters"])
+    for layer in ("a", "b"):
+        assert_same(net.sample(3, IMAGES, output=layer), by_hand(net, 3, IMAGES, layer))
+
+
 def large(batch=BATCH):
     """Images so large that a few hundred of them are several portions."""
     return small(batch=batch).replace("dim: 12 dim: 12", "dim: 64 dim: 64")
@@ -418,18 +433,21 @@ def test_exception_of_progress_arrives(tmp_path):
 
 
 def test_control_c(tmp_path):
-    net = make_net(tmp_path, NETS["bayesian"])
+    net = make_net(tmp_path, large())
+    image = np.ones((1, 1, 64, 64), np.float32)
+    out = np.zeros((400_000, 1, 4), np.float32)
     # From another process: this one is busy.
-    killer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -INT {os.getpid()}"])
+    killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -INT {os.getpid()}"])
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            # Minutes of work.
-            net.sample(3_000_000, IMAGES[:1])
+            net.sample(len(out), image, out=out)
     finally:
         signal.signal(signal.SIGINT, previous)
         killer.wait()
-    assert_same(net.sample(2, IMAGES), by_hand(net, 2, IMAGES))
+    # Half a minute of work, of which some was done.
+    assert out[0].any() and not out[-1].any()
+    assert_same(net.sample(2, image), by_hand(net, 2, image))
 
 
 def test_parameters_and_draws_of_the_net_stay(tmp_path):
