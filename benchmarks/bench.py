@@ -326,12 +326,13 @@ def scaling(path: str, quick: bool) -> list[dict]:
             sys.exit(f"bench: {draws} draws of {images} images: {times}")
         mean, sd = float(np.mean(times)), float(np.std(times))
         each = mean / draws / images
+        digits = 0 if mean >= 0.1 else 1
         rows.append(
             {"draws": draws, "images": images, "threads": threads, "mean": mean * 1e3,
              "sd": sd * 1e3, "each": each * 1e6}
         )  # fmt: skip
         print(
-            f"| {draws} | {images} | {threads} | {mean * 1e3:.4g} ± {sd * 1e3:.2g} "
+            f"| {draws} | {images} | {threads} | {mean * 1e3:.{digits}f} ± {sd * 1e3:.{digits}f} "
             f"| {each * 1e6:.1f} |",
             flush=True,
         )

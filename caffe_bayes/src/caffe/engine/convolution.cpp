@@ -54,6 +54,15 @@ Runs RunsOfPixels(const ConvolutionShape& s, int width, int first, int count) {
   return runs;
 }
 
+// The runs of all pixels of the output, panel by panel.
+std::vector<Runs> PixelPanels(const ConvolutionShape& s, int image_width,
+                              int width) {
+  return RunsOfPanels(s.output(0) * s.output(1), width,
+                      [&](int first, int count) {
+                        return RunsOfPixels(s, image_width, first, count);
+                      });
+}
+
 // Where the weight (channel, row, column) of a kernel at the output's first
 // pixel looks in the padded image.
 std::vector<int> KernelOffsets(const ConvolutionShape& s, const Padded& p) {
@@ -100,10 +109,7 @@ void Convolve(const ConvolutionShape& s, const T* x, const T* w, const T* bias,
   const int depth = offsets.size();
   const Blocks blocks(outputs, kernels.block_rows);
   const int width = kernels.panel_columns;
-  const std::vector<Runs> panels =
-      RunsOfPanels(pixels, width, [&](int first, int count) {
-        return RunsOfPixels(s, padded.width, first, count);
-      });
+  const std::vector<Runs> panels = PixelPanels(s, padded.width, width);
   const int parts = PartsOfEach(s.images * s.groups, panels.size());
   // So many panels that the weights are not read anew for each, and so few that
   // they stay in the cache.
@@ -206,10 +212,7 @@ void InputGradientByAdding(const ConvolutionShape& s, const T* dy, const T* w,
     }
   }
   const int width = kernels.panel_columns;
-  const std::vector<Runs> panels =
-      RunsOfPanels(pixels, width, [&](int first, int count) {
-        return RunsOfPixels(s, padded.width, first, count);
-      });
+  const std::vector<Runs> panels = PixelPanels(s, padded.width, width);
   const int image_size = s.channels * s.input[0] * s.input[1];
   // A part has some of the channels.
   const int parts = PartsOfEach(s.images * s.groups, padded.channels);
