@@ -132,7 +132,7 @@ def caffe(*arguments, cwd=None, **environment) -> subprocess.CompletedProcess:
     )
 
 
-def python(code, timeout=120, **environment):
+def python(code, timeout=600, **environment):
     """What a Python program writes."""
     done = subprocess.run(
         [sys.executable, "-c", code],

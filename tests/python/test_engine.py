@@ -134,7 +134,7 @@ import os, signal
 expected = net.blobs["prob"].data.copy()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)  # ends a child that hangs
+    signal.alarm(120)  # ends a child that hangs
     for _ in range(3):
         net.set_draw(0)
         net.forward()

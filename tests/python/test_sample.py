@@ -401,8 +401,8 @@ def test_same_bits_for_any_number_of_threads(tmp_path):
         results = {
             threads: np.load(tmp_path / f"{threads}.{draws}.npy") for threads in ("1", "2", "4")
         }
-        assert np.array_equal(results["1"], results["2"])
-        assert np.array_equal(results["1"], results["4"])
+        assert_same(results["1"], results["2"])
+        assert_same(results["1"], results["4"])
         assert np.ptp(results["1"]) > 0
 
 
