@@ -1,6 +1,7 @@
 #include "caffe/engine/winograd.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "caffe/engine/product.hpp"
@@ -101,9 +102,14 @@ bool IsForWinograd(const ConvolutionShape& s) {
       return false;
     }
   }
+  const int channels = s.channels / s.groups, outputs = s.outputs / s.groups;
+  // Transformed weights stay in memory for the next layer: 64 MB at most, in
+  // single precision.
+  const int64_t kMostKernels = 1 << 20;
+  if (static_cast<int64_t>(s.outputs) * channels > kMostKernels) return false;
   // Else the transforms cost more than they save.
-  return s.channels / s.groups >= 16 && s.outputs / s.groups >= 16 &&
-         s.output(0) >= 4 && s.output(1) >= 4;
+  return channels >= 16 && outputs >= 16 && s.output(0) >= 4 &&
+         s.output(1) >= 4;
 }
 
 template <typename T>
