@@ -671,6 +671,15 @@ def test_softmax_over_the_batch(tmp_path):
     assert_same(net.sample(3, IMAGES[:35]), by_hand(net, 3, IMAGES[:35]))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_flatten_with_and_without_the_batch(tmp_path, axis):
+    flat = f"""layer {{ name: "flat" type: "Flatten" bottom: "hidden" top: "flat"
+                        flatten_param {{ axis: {axis} end_axis: {axis} }} }}"""
+    net = make_net(tmp_path, small(more=flat))
+    found = net.sample(3, IMAGES, output="flat")
+    assert_same(found, by_hand(net, 3, IMAGES, "flat"))
+
+
 def test_layers_of_the_same_name(tmp_path):
     text = NETS["bayesian"].replace('name: "out"', 'name: "hidden"')
     net = make_net(tmp_path, text)

@@ -42,11 +42,6 @@ class MonteCarlo {
   ///        blobs that it is given
   MonteCarlo(Net<Dtype>* net, const std::string& output);
 
-  /// The shape of one item of a blob of the net, without the axis of images.
-  std::vector<int> ItemShape(const std::string& blob) const;
-  /// Blobs that `inputs` of Run may name, and those that it must.
-  const std::set<std::string>& inputs() const { return inputs_; }
-
   /**
    * @brief Writes out[(d * images + i) * size + j] = number j of the output for
    *        image i in the draw draws[d].
@@ -90,7 +85,6 @@ class MonteCarlo {
   /// the output depends on.
   std::vector<int> fixed_part_, random_part_;
   std::set<std::string> random_blobs_;
-  std::set<std::string> inputs_;
   std::vector<Entry> entries_;
   /// Copies of the random part, and how many images they take at once: the
   /// net's batches, never fewer, if their layers look at more than one image.

@@ -42,6 +42,7 @@ const std::set<std::string> kItemwise = {
     "ELU",
     "Eltwise",
     "Exp",
+    "Flatten",
     "InnerProduct",
     "LRN",
     "Log",
@@ -68,6 +69,7 @@ bool LooksAtAllItems(const LayerParameter& param, int axes) {
   return is_first("Softmax", param.softmax_param().axis()) ||
          is_first("InnerProduct", param.inner_product_param().axis()) ||
          is_first("BayesInnerProduct", param.inner_product_param().axis()) ||
+         is_first("Flatten", param.flatten_param().axis()) ||
          is_first("Scale", param.scale_param().axis()) ||
          is_first("Bias", param.bias_param().axis()) ||
          (param.type() == "BatchNorm" &&
@@ -130,9 +132,6 @@ void MonteCarlo<Dtype>::FindLayers() {
       random_blobs_.insert(param.top().begin(), param.top().end());
     } else {
       fixed_part_.push_back(i);
-    }
-    if (param.type() == "Input") {
-      inputs_.insert(param.top().begin(), param.top().end());
     }
     if (std::count(param.top().begin(), param.top().end(), output_)) last = i;
   }
@@ -260,13 +259,6 @@ int MonteCarlo<Dtype>::Portion() const {
   const int roomy =
       std::max<int>(batch_, kPortionBytes / workers_.size() / bytes);
   return std::max<int>(std::min(kLeastPortion, roomy), kCachedBytes / bytes);
-}
-
-template <typename Dtype>
-std::vector<int> MonteCarlo<Dtype>::ItemShape(const std::string& name) const {
-  CheckItems(name);
-  const std::vector<int>& shape = net_->blob_by_name(name)->shape();
-  return std::vector<int>(shape.begin() + 1, shape.end());
 }
 
 // Fills the entries with what `count` images, from number `first` on, give.
