@@ -320,6 +320,13 @@ T Sum(int n, const T* x) {
   return sum;
 }
 
+// The widest vectors that loops over pairs of numbers begin with; they go on
+// with halves of them, down to 4.
+template <typename T>
+constexpr int PairLanes() {
+  return Lanes<T>() < 4 ? 4 : Lanes<T>();
+}
+
 // The numbers at[0], at[2], at[4] ... and at[1], at[3], at[5] ...
 template <int lanes, typename T>
 inline void LoadPairs(const T* from, typename VectorOf<T, lanes>::type* even,
@@ -357,7 +364,7 @@ inline void SplitPairsBy(int n, const T* from, T* even, T* odd) {
 
 template <typename T>
 void SplitPairs(int n, const T* from, T* even, T* odd) {
-  SplitPairsBy<(Lanes<T>() < 4 ? 4 : Lanes<T>())>(n, from, even, odd);
+  SplitPairsBy<PairLanes<T>()>(n, from, even, odd);
 }
 
 // ---- Winograd's convolution -------------------------------------------------
@@ -547,16 +554,14 @@ inline void MaxPool2x2Gradient(const T* dy, const int* where, int width,
 template <typename T>
 void MaxPoolGradient(const T* dy, const int* where, int width, int first, int n,
                      T* dx) {
-  MaxPool2x2Gradient<(Lanes<T>() < 4 ? 4 : Lanes<T>())>(dy, where, width, first,
-                                                        n, dx);
+  MaxPool2x2Gradient<PairLanes<T>()>(dy, where, width, first, n, dx);
 }
 
 template <typename T>
 void MaxPoolRow(const T* image, int width, int first, int n, int window_h,
                 int window_w, int stride, T* top, int* where) {
   if (window_h == 2 && window_w == 2 && stride == 2) {
-    MaxPool2x2<(Lanes<T>() < 4 ? 4 : Lanes<T>())>(image, width, first, n, top,
-                                                  where);
+    MaxPool2x2<PairLanes<T>()>(image, width, first, n, top, where);
   } else {
     MaxPoolAny(image, width, first, n, window_h, window_w, stride, top, where);
   }

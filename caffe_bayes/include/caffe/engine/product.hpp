@@ -36,6 +36,11 @@ class Blocks {
 /// have some; what the parts compute must not depend on it.
 int PartsOfEach(int n, int most);
 
+/// How many panels of so many bytes to go through with each block of the left
+/// operand: enough that it is not read anew for each, and so few that they stay
+/// in the cache.
+int PanelsAtOnce(size_t panel_bytes);
+
 /// Packs the columns [column, column + columns) of a matrix with `depth` rows.
 template <typename T>
 void PackPanel(const Matrix<T>& b, int column, int columns, int depth,

@@ -39,6 +39,21 @@ void ParallelFor(int n, const Work& work) {
       &work);
 }
 
+/// Numbers that one thread takes at a time where there is no natural portion.
+const int kPortion = 1 << 13;
+
+inline int Portions(int n) { return (n + kPortion - 1) / kPortion; }
+
+/// Calls work(portion, first, count) for the portions of n numbers, which are
+/// the same for any number of threads.
+template <typename Work>
+void ParallelPortions(int n, const Work& work) {
+  ParallelFor(Portions(n), [&](int portion) {
+    const int first = portion * kPortion;
+    work(portion, first, n - first < kPortion ? n - first : kPortion);
+  });
+}
+
 /// Memory that grows as needed, aligned for vectors. Its content is lost when
 /// it grows.
 template <typename T>

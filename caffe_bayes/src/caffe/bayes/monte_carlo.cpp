@@ -230,10 +230,8 @@ void MonteCarlo<Dtype>::MakeWorkers() {
       Layer<Dtype>* original = net_->layers()[random_part_[i]].get();
       Layer<Dtype>* copy = workers_[w]->layers()[entries_.size() + i].get();
       int shared = original->blobs().size();
-      if (Stochastic* stochastic = AsStochastic(copy)) {
-        stochastic->DrawLike(*AsStochastic(original));
-        shared -= stochastic->num_noise_blobs();
-      }
+      Stochastic* stochastic = AsStochastic(copy);
+      if (stochastic) shared -= stochastic->num_noise_blobs();
       for (int j = 0; j < shared; ++j) {
         original->blobs()[j]->cpu_data();
         if (original->type() == std::string("BatchNorm")) {
@@ -243,6 +241,7 @@ void MonteCarlo<Dtype>::MakeWorkers() {
           copy->blobs()[j]->ShareData(*original->blobs()[j]);
         }
       }
+      if (stochastic) stochastic->DrawLike(*AsStochastic(original));
     }
   }
   *caffe_rng() = stream;

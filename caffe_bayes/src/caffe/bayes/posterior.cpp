@@ -1,6 +1,5 @@
 #include "caffe/bayes/posterior.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include "caffe/bayes/formulas.hpp"
@@ -39,21 +38,6 @@ struct TauSums {
 
 #define ENGINE_LOOPS "caffe/bayes/posterior.inl"
 #include "caffe/engine/targets.inl"
-
-// A parameter is gone through in portions of this many numbers, whatever the
-// number of threads, and sums are those of the portions, in their order.
-const int kPortion = 1 << 13;
-
-int Portions(int count) { return (count + kPortion - 1) / kPortion; }
-
-// Calls work(portion, first, count) for each portion.
-template <typename Work>
-void ParallelPortions(int count, const Work& work) {
-  engine::ParallelFor(Portions(count), [&](int portion) {
-    const int first = portion * kPortion;
-    work(portion, first, std::min(kPortion, count - first));
-  });
-}
 
 }  // namespace
 
@@ -116,7 +100,7 @@ void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
   Dtype* epsilon = epsilon_->mutable_cpu_data();
   Dtype* sample = w->mutable_cpu_data();
   const auto loop = ENGINE_CHOOSE(SampleLoop<Dtype>);
-  ParallelPortions(count, [&](int, int first, int n) {
+  engine::ParallelPortions(count, [&](int, int first, int n) {
     FillNormal(key, draw, first, n, epsilon + first);
     loop(n, tau, m + first, epsilon + first, sample + first);
   });
@@ -149,7 +133,8 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
   const Dtype* epsilon = epsilon_->cpu_data();
   const Dtype* w_diff = w.cpu_diff();
   Dtype* m_diff = learn_m ? m_->mutable_cpu_diff() : nullptr;
-  std::vector<TauSums> sums(Portions(count));
+  // Sums of the portions, added up in their order.
+  std::vector<TauSums> sums(engine::Portions(count));
   WithPrior([&](auto prior) {
     typedef decltype(prior) Prior;
     const auto loop =
@@ -159,7 +144,7 @@ void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
         : kl_scale != 0
             ? ENGINE_CHOOSE(GradientLoop<false, true, Dtype, Prior>)
             : ENGINE_CHOOSE(GradientLoop<false, false, Dtype, Prior>);
-    ParallelPortions(count, [&](int portion, int first, int n) {
+    engine::ParallelPortions(count, [&](int portion, int first, int n) {
       sums[portion] =
           loop(n, tau, kl_scale, prior.From(first), m + first, epsilon + first,
                w_diff + first, learn_m ? m_diff + first : nullptr);
@@ -186,9 +171,9 @@ template <typename Dtype>
 Dtype Posterior<Dtype>::KL() {
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
-  std::vector<double> sums(Portions(m_->count()));
+  std::vector<double> sums(engine::Portions(m_->count()));
   WithPrior([&](auto prior) {
-    ParallelPortions(m_->count(), [&](int portion, int first, int n) {
+    engine::ParallelPortions(m_->count(), [&](int portion, int first, int n) {
       for (int i = first; i < first + n; ++i) {
         sums[portion] += WeightKL(m[i], tau, prior.mean(i), prior.std(i));
       }

@@ -12,9 +12,6 @@ namespace engine {
 
 namespace {
 
-// What a thread should find in its cache.
-const size_t kCachedBytes = 1 << 20;
-
 // One group of one image, with its padding around it: all that a convolution
 // reads can then be read without a question.
 struct Padded {
@@ -94,63 +91,6 @@ void Pad(const ConvolutionShape& s, const Padded& p, const T* image,
   }
 }
 
-template <typename T>
-void Convolve(const ConvolutionShape& s, const T* x, const T* w, const T* bias,
-              T* y) {
-  if (IsForWinograd(s)) {
-    WinogradForward(s, x, w, bias, y);
-    return;
-  }
-  const Kernels<T>& kernels = BestKernels<T>();
-  const Padded padded(s);
-  const int outputs = s.outputs / s.groups;
-  const int pixels = s.output(0) * s.output(1);
-  const std::vector<int> offsets = KernelOffsets(s, padded);
-  const int depth = offsets.size();
-  const Blocks blocks(outputs, kernels.block_rows);
-  const int width = kernels.panel_columns;
-  const std::vector<Runs> panels = PixelPanels(s, padded.width, width);
-  const int parts = PartsOfEach(s.images * s.groups, panels.size());
-  // So many panels that the weights are not read anew for each, and so few that
-  // they stay in the cache.
-  const size_t panel_size = static_cast<size_t>(depth) * width;
-  const int at_once = std::max<size_t>(
-      1, std::min<size_t>(8, kCachedBytes / sizeof(T) / panel_size));
-  const int image_size = s.channels * s.input[0] * s.input[1];
-  ParallelFor(s.images * s.groups * parts, [&](int task) {
-    const int part = task % parts, group = task / parts % s.groups;
-    const size_t image = task / parts / s.groups;
-    T* input = Scratch<T, 0>(padded.size);
-    T* packed = Scratch<T, 1>(at_once * panel_size);
-    Pad(s, padded, x + image * image_size + group * (image_size / s.groups),
-        input);
-    T* out = y + (image * s.outputs + group * outputs) * pixels;
-    const int last = panels.size() * (part + 1) / parts;
-    for (int first = panels.size() * part / parts; first < last;
-         first += at_once) {
-      const int count = std::min(at_once, last - first);
-      for (int i = 0; i < count; ++i) {
-        const Runs& runs = panels[first + i];
-        kernels.pack_pieces(input, offsets.data(), depth, runs.data(),
-                            runs.size(), packed + i * panel_size);
-      }
-      for (int j = 0; j < blocks.count(); ++j) {
-        const ptrdiff_t row = blocks.begin(j);
-        const ptrdiff_t weight_row = group * outputs + row;
-        Start<T> start;
-        if (bias) start.row_bias = bias + weight_row;
-        for (int i = 0; i < count; ++i) {
-          const int column = (first + i) * width;
-          kernels.multiply(blocks.size(j), std::min(width, pixels - column),
-                           depth, Left<T>{w + weight_row * depth, depth, 1},
-                           packed + i * panel_size, out + row * pixels + column,
-                           pixels, start);
-        }
-      }
-    }
-  });
-}
-
 // Whether the gradient by x is best computed as a convolution of dy with the
 // mirrored kernel. It takes no more multiplications where that is about as
 // large as x, and none of its results needs to be added up.
@@ -185,7 +125,7 @@ void InputGradientByConvolution(const ConvolutionShape& s, const T* dy,
       }
     }
   }
-  Convolve<T>(back, dy, mirrored, nullptr, dx);
+  ConvolutionForward<T>(back, dy, mirrored, nullptr, dx);
 }
 
 template <typename T>
@@ -296,7 +236,55 @@ Runs RunsOfKernel(const ConvolutionShape& s, const Padded& p, int first,
 template <typename T>
 void ConvolutionForward(const ConvolutionShape& s, const T* x, const T* w,
                         const T* bias, T* y) {
-  Convolve(s, x, w, bias, y);
+  if (IsForWinograd(s)) {
+    WinogradForward(s, x, w, bias, y);
+    return;
+  }
+  const Kernels<T>& kernels = BestKernels<T>();
+  const Padded padded(s);
+  const int outputs = s.outputs / s.groups;
+  const int pixels = s.output(0) * s.output(1);
+  const std::vector<int> offsets = KernelOffsets(s, padded);
+  const int depth = offsets.size();
+  const Blocks blocks(outputs, kernels.block_rows);
+  const int width = kernels.panel_columns;
+  const std::vector<Runs> panels = PixelPanels(s, padded.width, width);
+  const int parts = PartsOfEach(s.images * s.groups, panels.size());
+  const size_t panel_size = static_cast<size_t>(depth) * width;
+  const int at_once = PanelsAtOnce(panel_size * sizeof(T));
+  const int image_size = s.channels * s.input[0] * s.input[1];
+  ParallelFor(s.images * s.groups * parts, [&](int task) {
+    const int part = task % parts, group = task / parts % s.groups;
+    const size_t image = task / parts / s.groups;
+    T* input = Scratch<T, 0>(padded.size);
+    T* packed = Scratch<T, 1>(at_once * panel_size);
+    Pad(s, padded, x + image * image_size + group * (image_size / s.groups),
+        input);
+    T* out = y + (image * s.outputs + group * outputs) * pixels;
+    const int last = panels.size() * (part + 1) / parts;
+    for (int first = panels.size() * part / parts; first < last;
+         first += at_once) {
+      const int count = std::min(at_once, last - first);
+      for (int i = 0; i < count; ++i) {
+        const Runs& runs = panels[first + i];
+        kernels.pack_pieces(input, offsets.data(), depth, runs.data(),
+                            runs.size(), packed + i * panel_size);
+      }
+      for (int j = 0; j < blocks.count(); ++j) {
+        const ptrdiff_t row = blocks.begin(j);
+        const ptrdiff_t weight_row = group * outputs + row;
+        Start<T> start;
+        if (bias) start.row_bias = bias + weight_row;
+        for (int i = 0; i < count; ++i) {
+          const int column = (first + i) * width;
+          kernels.multiply(blocks.size(j), std::min(width, pixels - column),
+                           depth, Left<T>{w + weight_row * depth, depth, 1},
+                           packed + i * panel_size, out + row * pixels + column,
+                           pixels, start);
+        }
+      }
+    }
+  });
 }
 
 template <typename T>

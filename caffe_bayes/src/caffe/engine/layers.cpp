@@ -28,25 +28,9 @@ bool IsChosen(int engine) {
   return engine == 0 && !off;
 }
 
-namespace {
-
-// Numbers that one thread takes at a time, where there is no natural portion.
-const int kPortion = 1 << 14;
-
-// Calls work(first, count) for the portions of n numbers.
-template <typename Work>
-void ParallelPortions(int n, const Work& work) {
-  ParallelFor((n + kPortion - 1) / kPortion, [&](int i) {
-    const int first = i * kPortion;
-    work(first, std::min(kPortion, n - first));
-  });
-}
-
-}  // namespace
-
 template <typename T>
 void SetZero(int n, T* x) {
-  ParallelPortions(n, [&](int first, int count) {
+  ParallelPortions(n, [&](int, int first, int count) {
     std::fill(x + first, x + first + count, T(0));
   });
 }
@@ -268,7 +252,7 @@ bool ReLULayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   if (!engine::IsChosen(param.engine())) return false;
   const Dtype* x = bottom[0]->cpu_data();
   Dtype* y = top[0]->mutable_cpu_data();
-  engine::ParallelPortions(bottom[0]->count(), [&](int first, int count) {
+  engine::ParallelPortions(bottom[0]->count(), [&](int, int first, int count) {
     engine::BestKernels<Dtype>().relu(count, param.negative_slope(), x + first,
                                       y + first);
   });
@@ -284,7 +268,7 @@ bool ReLULayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
   const Dtype* x = bottom[0]->cpu_data();
   const Dtype* dy = top[0]->cpu_diff();
   Dtype* dx = bottom[0]->mutable_cpu_diff();
-  engine::ParallelPortions(bottom[0]->count(), [&](int first, int count) {
+  engine::ParallelPortions(bottom[0]->count(), [&](int, int first, int count) {
     engine::BestKernels<Dtype>().relu_gradient(
         count, param.negative_slope(), x + first, dy + first, dx + first);
   });
@@ -325,14 +309,14 @@ bool SGDSolver<Dtype>::UpdateByEngine(Dtype rate) {
   const vector<Blob<Dtype>*>& blobs = this->net_->learnable_params();
   const Dtype scale = Dtype(1) / param.iter_size();
   for (int i = 0; i < blobs.size(); ++i) {
+    if (this->net_->params_lr()[i] == 0) continue;
     const Dtype blob_rate = rate * this->net_->params_lr()[i];
     const Dtype decay =
         param.weight_decay() * this->net_->params_weight_decay()[i];
-    if (this->net_->params_lr()[i] == 0) continue;
     Dtype* w = blobs[i]->mutable_cpu_data();
     Dtype* dw = blobs[i]->mutable_cpu_diff();
     Dtype* h = history_[i]->mutable_cpu_data();
-    engine::ParallelPortions(blobs[i]->count(), [&](int first, int count) {
+    engine::ParallelPortions(blobs[i]->count(), [&](int, int first, int count) {
       engine::BestKernels<Dtype>().momentum_step(count, scale, decay, blob_rate,
                                                  param.momentum(), w + first,
                                                  dw + first, h + first);

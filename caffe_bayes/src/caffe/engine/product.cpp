@@ -10,6 +10,11 @@ int PartsOfEach(int n, int most) {
   return std::max(1, std::min(most, (wanted + n - 1) / std::max(1, n)));
 }
 
+int PanelsAtOnce(size_t panel_bytes) {
+  const size_t kCachedBytes = 1 << 20, kMost = 8;
+  return std::max<size_t>(1, std::min(kMost, kCachedBytes / panel_bytes));
+}
+
 template <typename T>
 void PackPanel(const Matrix<T>& b, int column, int columns, int depth,
                T* panel) {

@@ -15,9 +15,6 @@ namespace {
 // The numbers of a transformed tile or kernel.
 const int kNumbers = 16;
 
-// What a thread should find in its cache.
-const size_t kCachedBytes = 1 << 20;
-
 // One group of one image, padded so that whole tiles cover the output, with the
 // even columns of a row before the odd ones: what the tiles of a row have at
 // the same place is then one run.
@@ -128,14 +125,10 @@ void WinogradForward(const ConvolutionShape& s, const T* x, const T* w,
   T* weights = Scratch<T, 4>(kNumbers * weight_stride);
   TransformWeights(s, w, weights);
 
-  // So many panels at once that the weights are not read anew for each, and so
-  // few that they stay in the cache. A task has one group of so many images
-  // that their tiles fill these panels, or a part of that where there are few
-  // tasks.
+  // A task has one group of so many images that their tiles fill the panels
+  // that are worked on at once, or a part of that where there are few tasks.
   const ptrdiff_t panel_size = static_cast<ptrdiff_t>(channels) * width;
-  const int at_once = std::max<ptrdiff_t>(
-      1, std::min<ptrdiff_t>(
-             8, kCachedBytes / sizeof(T) / (kNumbers * panel_size)));
+  const int at_once = PanelsAtOnce(kNumbers * panel_size * sizeof(T));
   const int together =
       std::min(s.images, std::max(1, at_once * width / split.tiles()));
   const int tasks = (s.images + together - 1) / together * s.groups;

@@ -161,6 +161,8 @@ template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   bayes::Stochastic::DrawLike(original);
   keys_ = dynamic_cast<const BayesLayer&>(original).keys_;
+  // Copies may share delta, and must not raise it to its floor all at once.
+  for (bayes::Posterior<Dtype>& posterior : posteriors_) posterior.Tau();
 }
 
 template <template <typename> class Base, typename Dtype>
