@@ -27,6 +27,9 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--quiet", action="store_true", help="print results only, no progress")
+    common.add_argument(
+        "--json", action="store_true", help="print the results as one JSON object, for programs"
+    )
     for register in COMMANDS:
         register(subparsers, common)
     return parser

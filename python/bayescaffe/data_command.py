@@ -1,6 +1,8 @@
 """The subcommand `bayescaffe data`: its arguments, its help and what it prints."""
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 DESCRIPTION = """\
@@ -105,7 +107,8 @@ def seed(text: str) -> int:
 def _run_known(args: argparse.Namespace) -> None:
     from bayescaffe.data import prepare
 
-    _report(
+    _print(
+        args,
         prepare(
             args.name,
             out=args.out,
@@ -113,21 +116,25 @@ def _run_known(args: argparse.Namespace) -> None:
             seed=args.seed,
             force=args.force,
             progress=not args.quiet,
-        )
+        ),
     )
 
 
 def _run_idx(args: argparse.Namespace) -> None:
     from bayescaffe.data import prepare_idx
 
-    _report(
+    _print(
+        args,
         prepare_idx(
             args.source, args.out, seed=args.seed, force=args.force, progress=not args.quiet
-        )
+        ),
     )
 
 
-def _report(dataset) -> None:
+def _print(args: argparse.Namespace, dataset) -> None:
+    if args.json:
+        print(json.dumps(asdict(dataset), default=str))
+        return
     shape = "x".join(map(str, dataset.shape))
     for path, count in (
         (dataset.train, dataset.train_images),

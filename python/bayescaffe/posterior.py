@@ -1,16 +1,11 @@
-"""What a trained caffemodel knows of its own uncertainty.
-
-The only module of this package that imports Caffe.
-"""
+"""What a trained caffemodel knows of its own uncertainty."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.errors import BayesCaffeError
+from bayescaffe.nets import LayerBlobs, read_weights
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,8 @@ class LayerPosterior:
 
 def read_posterior(caffemodel: str | os.PathLike) -> list[LayerPosterior]:
     """The Bayesian layers in a caffemodel, in the order of the net."""
-    return list(_layers(Path(caffemodel)))
+    layers = read_weights(caffemodel)
+    return [_posterior(layer) for layer in layers if layer.type.startswith("Bayes")]
 
 
 def softplus(delta: float) -> float:
@@ -38,26 +34,15 @@ def softplus(delta: float) -> float:
     return float(np.logaddexp(0, delta))
 
 
-def _layers(path: Path) -> Iterator[LayerPosterior]:
-    from caffe.proto import caffe_pb2
-    from google.protobuf.message import DecodeError
-
-    net = caffe_pb2.NetParameter()
-    try:
-        net.ParseFromString(path.read_bytes())
-    except DecodeError as error:
-        raise BayesCaffeError(f"{path}: damaged, or no caffemodel: {error}") from error
-    for layer in net.layer:
-        if not layer.type.startswith("Bayes"):
-            continue
-        # m, m_b, delta, delta_b, epsilon, epsilon_b; without a bias term m, delta, epsilon.
-        stock = len(layer.blobs) // 3
-        means, deltas = layer.blobs[:stock], layer.blobs[stock : 2 * stock]
-        taus = [softplus(delta.data[0]) for delta in deltas]
-        yield LayerPosterior(
-            name=layer.name,
-            weights=len(means[0].data),
-            tau=taus[0],
-            biases=len(means[1].data) if stock == 2 else 0,
-            tau_bias=taus[1] if stock == 2 else None,
-        )
+def _posterior(layer: LayerBlobs) -> LayerPosterior:
+    # m, m_b, delta, delta_b, epsilon, epsilon_b; without a bias term m, delta, epsilon.
+    stock = len(layer.blobs) // 3
+    means, deltas = layer.blobs[:stock], layer.blobs[stock : 2 * stock]
+    taus = [softplus(delta.item()) for delta in deltas]
+    return LayerPosterior(
+        name=layer.name,
+        weights=means[0].size,
+        tau=taus[0],
+        biases=means[1].size if stock == 2 else 0,
+        tau_bias=taus[1] if stock == 2 else None,
+    )
