@@ -62,6 +62,13 @@ const Shape kShapes[] = {
     {kInner, {2, 3, 4}, "num_output: 3 axis: 2"},
 };
 
+// How a batch gets its noise: one draw, several, or outputs that are drawn.
+vector<string> WaysToDraw(const Shape& shape) {
+  vector<string> ways = {"", "draws_per_batch: 2 ", "draws_per_batch: 5 "};
+  if (shape.type == kInner) ways.push_back("local_reparametrization: true ");
+  return ways;
+}
+
 template <typename Dtype>
 class BayesLayerTest : public ::testing::Test {
  protected:
@@ -173,61 +180,71 @@ TYPED_TEST(BayesLayerTest, BlobsAreMeansDeltasAndNoise) {
 // Of m, m_b, delta, delta_b and the bottom, and that epsilon has none.
 TYPED_TEST(BayesLayerTest, GradientsOfTheLoss) {
   for (const Shape& shape : kShapes) {
-    SCOPED_TRACE(string(shape.type) + " " + shape.options);
-    const auto layer =
-        this->SetUpLayer(shape, "kl_weight: 0 tau_init: 0.5", true);
-    GradientChecker<TypeParam> checker(1e-2, 2e-3);
-    checker.CheckGradientExhaustive(layer.get(), this->bottom_, this->top_);
+    for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
+      const auto layer =
+          this->SetUpLayer(shape, way + "kl_weight: 0 tau_init: 0.5", true);
+      GradientChecker<TypeParam> checker(1e-2, 2e-3);
+      checker.CheckGradientExhaustive(layer.get(), this->bottom_, this->top_);
+    }
   }
 }
 
 // The gradients with KL less those without are the change of the KL top.
 TYPED_TEST(BayesLayerTest, GradientsOfKL) {
   for (const Shape& shape : kShapes) {
-    SCOPED_TRACE(string(shape.type) + " " + shape.options);
-    const string prior =
-        "prior_mean: 0.2 prior_std: 0.8 bias_prior_std: 0.5 tau_init: 0.5 ";
-    Caffe::set_random_seed(1);
-    auto layer = this->SetUpLayer(shape, prior + "kl_weight: 0", true);
-    const vector<TypeParam> without = this->Gradients(layer.get());
-    Caffe::set_random_seed(1);
-    layer = this->SetUpLayer(shape, prior + "kl_weight: 30 dataset_size: 100",
-                             true, true);
-    const vector<TypeParam> with = this->Gradients(layer.get());
-    int k = 0;
-    const int learned = layer->blobs().size() / 3 * 2;
-    for (int b = 0; b < layer->blobs().size(); ++b) {
-      Blob<TypeParam>* blob = layer->blobs()[b].get();
-      for (int i = 0; i < blob->count(); ++i, ++k) {
-        if (b >= learned) {
-          EXPECT_EQ(0, with[k]);
-          continue;
+    for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
+      const string prior = way +
+                           "prior_mean: 0.2 prior_std: 0.8 bias_prior_std: 0.5 "
+                           "tau_init: 0.5 ";
+      Caffe::set_random_seed(1);
+      auto layer = this->SetUpLayer(shape, prior + "kl_weight: 0", true);
+      const vector<TypeParam> without = this->Gradients(layer.get());
+      Caffe::set_random_seed(1);
+      layer = this->SetUpLayer(shape, prior + "kl_weight: 30 dataset_size: 100",
+                               true, true);
+      const vector<TypeParam> with = this->Gradients(layer.get());
+      int k = 0;
+      const int learned = layer->blobs().size() / 3 * 2;
+      for (int b = 0; b < layer->blobs().size(); ++b) {
+        Blob<TypeParam>* blob = layer->blobs()[b].get();
+        for (int i = 0; i < blob->count(); ++i, ++k) {
+          if (b >= learned) {
+            EXPECT_EQ(0, with[k]);
+            continue;
+          }
+          TypeParam* x = blob->mutable_cpu_data() + i;
+          const TypeParam kept = *x, step = std::fabs(kept) * 1e-2;
+          *x = kept + step;
+          layer->Forward(this->bottom_, this->top_);
+          const double above = this->kl_.cpu_data()[0];
+          *x = kept - step;
+          layer->Forward(this->bottom_, this->top_);
+          const double below = this->kl_.cpu_data()[0];
+          *x = kept;
+          const double expected = (above - below) / (2 * step);
+          EXPECT_NEAR(expected, with[k] - without[k],
+                      5e-3 * (1 + std::fabs(expected)))
+              << "blob " << b << " number " << i;
         }
-        TypeParam* x = blob->mutable_cpu_data() + i;
-        const TypeParam kept = *x, step = std::fabs(kept) * 1e-2;
-        *x = kept + step;
-        layer->Forward(this->bottom_, this->top_);
-        const double above = this->kl_.cpu_data()[0];
-        *x = kept - step;
-        layer->Forward(this->bottom_, this->top_);
-        const double below = this->kl_.cpu_data()[0];
-        *x = kept;
-        const double expected = (above - below) / (2 * step);
-        EXPECT_NEAR(expected, with[k] - without[k],
-                    5e-3 * (1 + std::fabs(expected)))
-            << "blob " << b << " number " << i;
       }
     }
   }
 }
 
 TYPED_TEST(BayesLayerTest, BackwardAccumulatesForIterSize) {
-  const auto layer = this->SetUpLayer(
-      kShapes[1], "kl_weight: 30 dataset_size: 100 prior_std: 1", true);
-  const vector<TypeParam> once = this->Gradients(layer.get());
-  const vector<TypeParam> twice = this->Gradients(layer.get(), 2);
-  for (int i = 0; i < once.size(); ++i) {
-    EXPECT_NEAR(2 * once[i], twice[i], 1e-4 * (1 + std::fabs(once[i])));
+  for (const Shape& shape : {kShapes[1], kShapes[11]}) {
+    for (const string& way : WaysToDraw(shape)) {
+      const auto layer = this->SetUpLayer(
+          shape, way + "kl_weight: 30 dataset_size: 100 prior_std: 1", true);
+      const vector<TypeParam> once = this->Gradients(layer.get());
+      const vector<TypeParam> twice = this->Gradients(layer.get(), 2);
+      for (int i = 0; i < once.size(); ++i) {
+        EXPECT_NEAR(2 * once[i], twice[i], 1e-4 * (1 + std::fabs(once[i])))
+            << way;
+      }
+    }
   }
 }
 
@@ -306,6 +323,122 @@ TYPED_TEST(BayesLayerTest, WeightsAndBiasesHaveNoiseOfTheirOwn) {
   EXPECT_NE(layer->blobs()[4]->cpu_data()[0], layer->blobs()[5]->cpu_data()[0]);
 }
 
+// The same image at each place of a batch: how many different outputs it has.
+TYPED_TEST(BayesLayerTest, ImagesOfABatchHaveTheNoiseOfTheirPart) {
+  struct {
+    const char* options;
+    Phase phase;
+    vector<int> draw_of_image;
+  } cases[] = {
+      {"", TRAIN, {0, 0, 0, 0, 0}},
+      {"draws_per_batch: 2", TRAIN, {0, 0, 1, 1, 1}},
+      {"draws_per_batch: 3", TRAIN, {0, 1, 1, 2, 2}},
+      {"draws_per_batch: 9", TRAIN, {0, 1, 2, 3, 4}},
+      {"draws_per_batch: 3", TEST, {0, 0, 0, 0, 0}},
+      {"draws_per_batch: 3 sample: NEVER", TRAIN, {0, 0, 0, 0, 0}},
+      {"local_reparametrization: true", TRAIN, {0, 1, 2, 3, 4}},
+      {"local_reparametrization: true", TEST, {0, 0, 0, 0, 0}},
+      {"local_reparametrization: true sample: NEVER", TRAIN, {0, 0, 0, 0, 0}},
+  };
+  const Shape shapes[] = {
+      {kInner, {5, 3}, "num_output: 4"},
+      {kConv, {5, 2, 4, 4}, "num_output: 3 kernel_size: 3"},
+      {kDeconv, {5, 2, 2, 2}, "num_output: 2 kernel_size: 2"}};
+  for (const Shape& shape : shapes) {
+    for (const auto& c : cases) {
+      if (shape.type != kInner && c.options[0] == 'l') continue;
+      SCOPED_TRACE(string(shape.type) + " " + c.options);
+      const auto layer = this->SetUpLayer(
+          shape, string("kl_weight: 0 ") + c.options, false, false, c.phase);
+      const int size = this->input_.count(1);
+      TypeParam* x = this->input_.mutable_cpu_data();
+      for (int i = 1; i < 5; ++i) std::copy(x, x + size, x + i * size);
+      const vector<TypeParam> y = this->Output(layer.get());
+      const int outputs = y.size() / 5;
+      for (int i = 0; i < 5; ++i) {
+        for (int j = 0; j < 5; ++j) {
+          EXPECT_EQ(
+              c.draw_of_image[i] == c.draw_of_image[j],
+              std::equal(y.begin() + i * outputs, y.begin() + (i + 1) * outputs,
+                         y.begin() + j * outputs))
+              << i << " and " << j;
+        }
+      }
+    }
+  }
+}
+
+// The first part of a batch has the draw that the whole batch would have, so
+// that a draw has one meaning.
+TYPED_TEST(BayesLayerTest, TheFirstPartHasTheUndividedBatchsDraw) {
+  Caffe::set_random_seed(3);
+  const auto whole = this->SetUpLayer(kShapes[1], "kl_weight: 0", true);
+  const vector<TypeParam> expected = this->Output(whole.get());
+  Caffe::set_random_seed(3);
+  const auto parts =
+      this->SetUpLayer(kShapes[1], "kl_weight: 0 draws_per_batch: 2", true);
+  const vector<TypeParam> found = this->Output(parts.get());
+  const int half = expected.size() / 2;
+  for (int i = 0; i < half; ++i) {
+    EXPECT_NEAR(expected[i], found[i], 1e-5) << i;
+  }
+  EXPECT_NE(vector<TypeParam>(expected.begin() + half, expected.end()),
+            vector<TypeParam>(found.begin() + half, found.end()));
+}
+
+// Outputs that are drawn have the mean and the variance, over many draws, of
+// those of drawn weights, and of two images each its own noise.
+TYPED_TEST(BayesLayerTest, DrawnOutputsAreDistributedAsThoseOfDrawnWeights) {
+  const Shape shape = {kInner, {2, 6}, "num_output: 2"};
+  const int kDraws = 20000;
+  vector<vector<double> > mean, variance;
+  for (const string way : {"", "local_reparametrization: true"}) {
+    Caffe::set_random_seed(5);
+    const auto layer =
+        this->SetUpLayer(shape, way + " kl_weight: 0 tau_init: 0.7");
+    vector<double> sum(4), sum_sq(4);
+    double product = 0;
+    for (int d = 0; d < kDraws; ++d) {
+      const vector<TypeParam> y = this->Output(layer.get());
+      for (int i = 0; i < 4; ++i) {
+        sum[i] += y[i];
+        sum_sq[i] += y[i] * y[i];
+      }
+      product += y[0] * y[2];
+    }
+    for (int i = 0; i < 4; ++i) {
+      sum[i] /= kDraws;
+      sum_sq[i] = sum_sq[i] / kDraws - sum[i] * sum[i];
+    }
+    mean.push_back(sum);
+    variance.push_back(sum_sq);
+    if (!way.empty()) {
+      const double correlation = (product / kDraws - sum[0] * sum[2]) /
+                                 std::sqrt(sum_sq[0] * sum_sq[2]);
+      EXPECT_NEAR(0, correlation, 4 / std::sqrt(kDraws));
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    const double error = std::sqrt(2 * variance[0][i] / kDraws);
+    EXPECT_NEAR(mean[0][i], mean[1][i], 4 * error);
+    // The standard error of a normal's variance is sqrt(2 / n) of it.
+    EXPECT_NEAR(1, variance[1][i] / variance[0][i], 4 * 2 / std::sqrt(kDraws));
+  }
+}
+
+// Nothing comes in, nothing is known of the bias: no variance, no NaN.
+TYPED_TEST(BayesLayerTest, AnOutputWithoutVarianceHasAGradient) {
+  const auto layer = this->SetUpLayer(
+      kShapes[12], "kl_weight: 0 local_reparametrization: true");
+  std::fill_n(this->input_.mutable_cpu_data(), this->input_.count(), 0);
+  for (TypeParam gradient : this->Gradients(layer.get())) {
+    EXPECT_EQ(0, gradient);
+  }
+  for (int i = 0; i < this->input_.count(); ++i) {
+    EXPECT_TRUE(std::isfinite(this->input_.cpu_diff()[i]));
+  }
+}
+
 TYPED_TEST(BayesLayerTest, KLTopIsScaledKL) {
   const auto layer = this->SetUpLayer(
       kShapes[10], "kl_weight: 0.5 dataset_size: 10", false, true);
@@ -324,17 +457,21 @@ TYPED_TEST(BayesLayerTest, KLTopIsScaledKL) {
 
 // delta learns even where m is frozen, and the other way round.
 TYPED_TEST(BayesLayerTest, EachParameterCanBeFrozen) {
-  const auto layer = this->SetUpLayer(kShapes[11], "kl_weight: 0", true);
-  const auto norm = [&](int blob) { return layer->blobs()[blob]->asum_diff(); };
-  layer->set_param_propagate_down(0, false);
-  this->Gradients(layer.get());
-  EXPECT_EQ(0, norm(0));
-  EXPECT_GT(norm(2), 0);
-  layer->set_param_propagate_down(0, true);
-  layer->set_param_propagate_down(2, false);
-  this->Gradients(layer.get());
-  EXPECT_GT(norm(0), 0);
-  EXPECT_EQ(0, norm(2));
+  for (const string& way : WaysToDraw(kShapes[11])) {
+    SCOPED_TRACE(way);
+    const auto layer =
+        this->SetUpLayer(kShapes[11], way + "kl_weight: 0", true);
+    const auto norm = [&](int i) { return layer->blobs()[i]->asum_diff(); };
+    layer->set_param_propagate_down(0, false);
+    this->Gradients(layer.get());
+    EXPECT_EQ(0, norm(0));
+    EXPECT_GT(norm(2), 0);
+    layer->set_param_propagate_down(0, true);
+    layer->set_param_propagate_down(2, false);
+    this->Gradients(layer.get());
+    EXPECT_GT(norm(0), 0);
+    EXPECT_EQ(0, norm(2));
+  }
 }
 
 TYPED_TEST(BayesLayerTest, TakesTheBlobsThatItsParameterBrings) {
@@ -371,10 +508,24 @@ TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
       {"kl_weight: 0 prior_mean: nan", "bayes_param.prior_mean is -?nan"},
       {"kl_weight: 0 bias_prior_mean: inf",
        "bayes_param.bias_prior_mean is inf"},
+      {"kl_weight: 0 draws_per_batch: 0",
+       "bayes_param.draws_per_batch is 0, but must be 1 or more"},
+      {"kl_weight: 0 draws_per_batch: 2 local_reparametrization: true",
+       "bayes_param.draws_per_batch is 2, but must be 1 with local"},
   };
   for (const auto& c : cases) {
     EXPECT_DEATH(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
   }
+}
+
+TYPED_TEST(BayesLayerTest, NoiseOfABatchIsRefusedWhereItHasNoMeaning) {
+  EXPECT_DEATH(this->SetUpLayer(kShapes[0],
+                                "kl_weight: 0 local_reparametrization: true"),
+               "bayes_param.local_reparametrization is true, but must be false "
+               "in a layer of type BayesConvolution");
+  const Shape no_batch = {kInner, {3, 2}, "num_output: 2 axis: 0"};
+  EXPECT_DEATH(this->SetUpLayer(no_batch, "kl_weight: 0 draws_per_batch: 2"),
+               "bayes_param.draws_per_batch is 2, but must be 1 where axis");
 }
 
 TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {

@@ -83,6 +83,40 @@ BAYES_HD Dtype TauGradient(Dtype w_gradient, Dtype m, Dtype epsilon) {
   return w_gradient * m * epsilon;
 }
 
+/// The variance of a weight.
+template <typename Dtype>
+BAYES_HD Dtype WeightVariance(Dtype m, Dtype tau) {
+  const Dtype std = tau * m;
+  return std * std;
+}
+
+/// d loss / d m by way of the weight's variance, given d loss / d variance.
+template <typename Dtype>
+BAYES_HD Dtype VarianceMeanGradient(Dtype gradient, Dtype m, Dtype tau) {
+  return gradient * 2 * tau * tau * m;
+}
+
+/// d loss / d tau of one weight, given d loss / d variance.
+template <typename Dtype>
+BAYES_HD Dtype VarianceTauGradient(Dtype gradient, Dtype m, Dtype tau) {
+  return gradient * 2 * tau * m * m;
+}
+
+/// An output that is drawn itself: the sum of normal weights times their inputs
+/// has this mean and this variance.
+template <typename Dtype>
+BAYES_HD Dtype SampledOutput(Dtype mean, Dtype variance, Dtype epsilon) {
+  return mean + sqrt(variance) * epsilon;
+}
+
+/// d loss / d variance of an output that was drawn, given d loss / d output.
+/// Where the variance is 0, so are all the products that this is a factor of.
+template <typename Dtype>
+BAYES_HD Dtype OutputVarianceGradient(Dtype gradient, Dtype variance,
+                                      Dtype epsilon) {
+  return variance > 0 ? gradient * epsilon / (2 * sqrt(variance)) : Dtype(0);
+}
+
 /// 1 / zeta^2. Products with it are cheaper than quotients, as most priors have
 /// one zeta for all weights.
 template <typename Dtype>

@@ -45,6 +45,10 @@ class Posterior {
   /// Fills epsilon with 0 and w with the means.
   void Mean(Blob<Dtype>* w);
 
+  /// Fills `variance` with that of each weight, for outputs that are drawn
+  /// themselves: see SampleOutput.
+  void Variance(Blob<Dtype>* variance);
+
   /**
    * @brief Adds to the gradients of m and delta what the loss of the current
    *        sample and the prior contribute.
@@ -57,10 +61,18 @@ class Posterior {
   void Backward(const Blob<Dtype>& w, Dtype kl_scale, bool learn_m,
                 bool learn_delta);
 
+  /// The same where outputs were drawn: the diff of `variance` holds the
+  /// gradient of the loss by the variances of the weights. What the loss
+  /// contributes by way of the outputs' means is the stock layer's to add.
+  void BackwardVariance(const Blob<Dtype>& variance, Dtype kl_scale,
+                        bool learn_m, bool learn_delta);
+
   /// KL(q || p) of the whole blob, constants included: 0 when q = p.
   Dtype KL();
 
  private:
+  template <typename Loss>
+  void BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m, bool learn_delta);
   /// Calls `function` with the prior, whichever of its two forms it has.
   template <typename Function>
   void WithPrior(Function function) const;
@@ -71,6 +83,24 @@ class Posterior {
   Dtype prior_mean_, prior_std_;
   shared_ptr<Blob<Dtype> > prior_means_, prior_stds_;
 };
+
+/**
+ * @brief Local reparametrisation (Kingma, Salimans and Welling, 2015): given
+ * its input, the output of a layer with normal weights is normal. Draws it from
+ * its mean, which `output` holds, and its variance.
+ *
+ * @param epsilon keeps the noise for SampleOutputBackward
+ */
+template <typename Dtype>
+void SampleOutput(const NoiseKey& key, uint64_t draw,
+                  const Blob<Dtype>& variance, Blob<Dtype>* epsilon,
+                  Blob<Dtype>* output);
+
+/// Turns the gradient by the output into that by its variance; the one by its
+/// mean is the same.
+template <typename Dtype>
+void SampleOutputBackward(const Blob<Dtype>& output, const Blob<Dtype>& epsilon,
+                          Blob<Dtype>* variance);
 
 }  // namespace bayes
 }  // namespace caffe

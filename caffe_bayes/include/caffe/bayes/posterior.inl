@@ -1,5 +1,5 @@
-// The loops over a parameter's numbers, for one instruction set: see
-// engine/targets.inl. Prior is one of the two forms in posterior.cpp.
+// The loops over a parameter's or an output's numbers, for one instruction set:
+// see engine/targets.inl.
 
 template <typename Dtype>
 void SampleLoop(int n, Dtype tau, const Dtype* m, const Dtype* epsilon,
@@ -7,13 +7,35 @@ void SampleLoop(int n, Dtype tau, const Dtype* m, const Dtype* epsilon,
   for (int i = 0; i < n; ++i) w[i] = SampledWeight(m[i], tau, epsilon[i]);
 }
 
+template <typename Dtype>
+void VarianceLoop(int n, Dtype tau, const Dtype* m, Dtype* variance) {
+  for (int i = 0; i < n; ++i) variance[i] = WeightVariance(m[i], tau);
+}
+
+template <typename Dtype>
+void OutputLoop(int n, const Dtype* variance, const Dtype* epsilon,
+                Dtype* output) {
+  for (int i = 0; i < n; ++i) {
+    output[i] = SampledOutput(output[i], variance[i], epsilon[i]);
+  }
+}
+
+template <typename Dtype>
+void OutputGradientLoop(int n, const Dtype* output_diff, const Dtype* variance,
+                        const Dtype* epsilon, Dtype* variance_diff) {
+  for (int i = 0; i < n; ++i) {
+    variance_diff[i] =
+        OutputVarianceGradient(output_diff[i], variance[i], epsilon[i]);
+  }
+}
+
 // Adds the gradients of n weights to m_diff, and returns the sums that delta's
 // gradient is made of. Sums are in Dtype over kRun terms and in double over
-// those.
-template <bool learn_m, bool with_kl, typename Dtype, typename Prior>
-TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Prior prior,
-                     const Dtype* m, const Dtype* epsilon, const Dtype* w_diff,
-                     Dtype* m_diff) {
+// those. Loss and Prior are what posterior.cpp has in two forms each.
+template <bool learn_m, bool with_kl, typename Dtype, typename Loss,
+          typename Prior>
+TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Loss loss, Prior prior,
+                     const Dtype* m, Dtype* m_diff) {
   const int kLanes = 16, kRun = 32 * kLanes;
   TauSums sums = {};
   for (int first = 0; first < n; first += kRun) {
@@ -23,10 +45,8 @@ TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Prior prior,
       const int lanes = i + kLanes <= last ? kLanes : last - i;
       const auto add = [&](int j) {
         const int k = i + j;
-        by_tau[j] += TauGradient(w_diff[k], m[k], epsilon[k]);
-        if (learn_m) {
-          m_diff[k] += MeanGradient(w_diff[k], tau, epsilon[k]);
-        }
+        by_tau[j] += loss.by_tau(k, m[k], tau);
+        if (learn_m) m_diff[k] += loss.by_mean(k, m[k], tau);
         if (with_kl) {
           sum_sq[j] += m[k] * m[k] * Precision(prior.std(k));
           if (learn_m) {

@@ -24,6 +24,8 @@ namespace caffe {
  * m and delta and adds kl_weight / dataset_size times that of KL(q || p). So
  * with a loss that is the mean over a batch, the solver minimises
  *   mean loss + kl_weight / dataset_size * KL(q || p).
+ * In TRAIN the images of a batch can have noise of their own, in parts that
+ * draws_per_batch sets or, by local reparametrisation, each image.
  * The formulas are in bayes/formulas.hpp, the options in caffe.proto, message
  * BayesParameter.
  *
@@ -53,6 +55,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool EqualNumBottomTopBlobs() const override { return false; }
 
   bool IsRandom() const override { return samples_; }
+  bool IsOneNetwork() const override { return draws_.size() == 1 && !local_; }
   void DrawLike(const bayes::Stochastic& original) override;
   int num_noise_blobs() const override { return num_stock_blobs_; }
   void OnParamShared(int param_id, const std::string& owner,
@@ -76,20 +79,39 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   }
 
  private:
-  /// Exchanges the means for the sampled weights in blobs_ while it lives.
-  class SampleInPlace;
+  typedef vector<Blob<Dtype>*> Blobs;
 
+  /// One draw of the parameters. There is one for the whole batch, or one for
+  /// each part of it; they share the means and delta, and differ in the noise.
+  struct Draw {
+    /// One for each of the stock layer's parameter blobs.
+    vector<bayes::Posterior<Dtype> > posteriors;
+    /// The weights drawn, or their variances where outputs are drawn.
+    vector<shared_ptr<Blob<Dtype> > > weights;
+    /// The names of the noise.
+    vector<bayes::NoiseKey> keys;
+  };
+  /// Exchanges the means for a draw's weights in blobs_ while it lives.
+  class InPlace;
+
+  void SetDraws(const Blobs& bottom);
   void MakePosteriors();
   void ProtectParams();
-  vector<Blob<Dtype>*> StockTops(const vector<Blob<Dtype>*>& top) const;
+  void NameNoise(int param_id, const std::string& owner, int owner_param_id);
+  Blobs StockTops(const Blobs& top) const;
+  /// Calls function(draw, bottom, top) for each draw and its part of the batch.
+  template <typename Function>
+  void ForEachPart(const Blobs& bottom, const Blobs& top, Function function);
+  /// What the stock layer's gradients are wanted of, if `learn` is what the
+  /// solver wants of all blobs: m and delta both learn from the sample.
+  vector<bool> LearnSamples(const vector<bool>& learn) const;
+  void ForwardLocal(uint64_t draw, const Blobs& bottom, const Blobs& top);
+  void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
+                     const Blobs& bottom);
 
   /// The stock layer's number of parameter blobs: 2, or 1 without a bias term.
   int num_stock_blobs_;
-  /// One for each of the stock layer's parameter blobs, and the weights drawn.
-  vector<bayes::Posterior<Dtype> > posteriors_;
-  vector<shared_ptr<Blob<Dtype> > > sampled_;
-  /// The name of each one's noise.
-  vector<bayes::NoiseKey> keys_;
+  vector<Draw> draws_;
   /// The factor on each one's KL: kl_weight / dataset_size, or 0 where another
   /// layer owns the parameter.
   vector<Dtype> kl_scales_;
@@ -97,6 +119,10 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool samples_;
   /// Whether the last top is KL.
   bool has_kl_top_;
+  /// Whether outputs are drawn in place of weights.
+  bool local_;
+  /// Then: the squares of the input, the variances of the output, their noise.
+  Blob<Dtype> squares_, variances_, noise_;
 };
 
 // The layers that a prototxt can name.

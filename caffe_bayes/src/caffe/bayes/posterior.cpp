@@ -30,6 +30,32 @@ struct OwnPrior {
   OwnPrior From(int first) const { return {means + first, stds + first}; }
 };
 
+// The derivatives of the loss by the mean and by tau of weight i, given those
+// by the weights that were drawn, or by the weights' variances.
+template <typename Dtype>
+struct SampleLoss {
+  const Dtype* w_diff;
+  const Dtype* epsilon;
+  Dtype by_mean(int i, Dtype, Dtype tau) const {
+    return MeanGradient(w_diff[i], tau, epsilon[i]);
+  }
+  Dtype by_tau(int i, Dtype m, Dtype) const {
+    return TauGradient(w_diff[i], m, epsilon[i]);
+  }
+  SampleLoss From(int first) const { return {w_diff + first, epsilon + first}; }
+};
+template <typename Dtype>
+struct VarianceLoss {
+  const Dtype* variance_diff;
+  Dtype by_mean(int i, Dtype m, Dtype tau) const {
+    return VarianceMeanGradient(variance_diff[i], m, tau);
+  }
+  Dtype by_tau(int i, Dtype m, Dtype tau) const {
+    return VarianceTauGradient(variance_diff[i], m, tau);
+  }
+  VarianceLoss From(int first) const { return {variance_diff + first}; }
+};
+
 // What delta's gradient is made of: sums over weights of the derivative of the
 // loss by tau, and of (m / prior std)^2.
 struct TauSums {
@@ -114,6 +140,17 @@ void Posterior<Dtype>::Mean(Blob<Dtype>* w) {
 }
 
 template <typename Dtype>
+void Posterior<Dtype>::Variance(Blob<Dtype>* variance) {
+  const Dtype tau = Tau();
+  const Dtype* m = m_->cpu_data();
+  Dtype* out = variance->mutable_cpu_data();
+  const auto loop = ENGINE_CHOOSE(VarianceLoop<Dtype>);
+  engine::ParallelPortions(m_->count(), [&](int, int first, int n) {
+    loop(n, tau, m + first, out + first);
+  });
+}
+
+template <typename Dtype>
 template <typename Function>
 void Posterior<Dtype>::WithPrior(Function function) const {
   if (prior_means_) {
@@ -127,27 +164,42 @@ void Posterior<Dtype>::WithPrior(Function function) const {
 template <typename Dtype>
 void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
                                 bool learn_m, bool learn_delta) {
+  BackwardFrom(SampleLoss<Dtype>{w.cpu_diff(), epsilon_->cpu_data()}, kl_scale,
+               learn_m, learn_delta);
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::BackwardVariance(const Blob<Dtype>& variance,
+                                        Dtype kl_scale, bool learn_m,
+                                        bool learn_delta) {
+  BackwardFrom(VarianceLoss<Dtype>{variance.cpu_diff()}, kl_scale, learn_m,
+               learn_delta);
+}
+
+template <typename Dtype>
+template <typename Loss>
+void Posterior<Dtype>::BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m,
+                                    bool learn_delta) {
   const int count = m_->count();
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
-  const Dtype* epsilon = epsilon_->cpu_data();
-  const Dtype* w_diff = w.cpu_diff();
   Dtype* m_diff = learn_m ? m_->mutable_cpu_diff() : nullptr;
   // Sums of the portions, added up in their order.
   std::vector<TauSums> sums(engine::Portions(count));
   WithPrior([&](auto prior) {
     typedef decltype(prior) Prior;
     const auto loop =
-        learn_m ? kl_scale != 0
-                      ? ENGINE_CHOOSE(GradientLoop<true, true, Dtype, Prior>)
-                      : ENGINE_CHOOSE(GradientLoop<true, false, Dtype, Prior>)
+        learn_m
+            ? kl_scale != 0
+                  ? ENGINE_CHOOSE(GradientLoop<true, true, Dtype, Loss, Prior>)
+                  : ENGINE_CHOOSE(GradientLoop<true, false, Dtype, Loss, Prior>)
         : kl_scale != 0
-            ? ENGINE_CHOOSE(GradientLoop<false, true, Dtype, Prior>)
-            : ENGINE_CHOOSE(GradientLoop<false, false, Dtype, Prior>);
+            ? ENGINE_CHOOSE(GradientLoop<false, true, Dtype, Loss, Prior>)
+            : ENGINE_CHOOSE(GradientLoop<false, false, Dtype, Loss, Prior>);
     engine::ParallelPortions(count, [&](int portion, int first, int n) {
       sums[portion] =
-          loop(n, tau, kl_scale, prior.From(first), m + first, epsilon + first,
-               w_diff + first, learn_m ? m_diff + first : nullptr);
+          loop(n, tau, kl_scale, loss.From(first), prior.From(first), m + first,
+               learn_m ? m_diff + first : nullptr);
     });
   });
   if (learn_delta) {
@@ -184,8 +236,44 @@ Dtype Posterior<Dtype>::KL() {
   return static_cast<Dtype>(total);
 }
 
-template class Posterior<float>;
-template class Posterior<double>;
+template <typename Dtype>
+void SampleOutput(const NoiseKey& key, uint64_t draw,
+                  const Blob<Dtype>& variance, Blob<Dtype>* epsilon,
+                  Blob<Dtype>* output) {
+  const Dtype* v = variance.cpu_data();
+  Dtype* e = epsilon->mutable_cpu_data();
+  Dtype* y = output->mutable_cpu_data();
+  const auto loop = ENGINE_CHOOSE(OutputLoop<Dtype>);
+  engine::ParallelPortions(output->count(), [&](int, int first, int n) {
+    FillNormal(key, draw, first, n, e + first);
+    loop(n, v + first, e + first, y + first);
+  });
+}
+
+template <typename Dtype>
+void SampleOutputBackward(const Blob<Dtype>& output, const Blob<Dtype>& epsilon,
+                          Blob<Dtype>* variance) {
+  const Dtype* dy = output.cpu_diff();
+  const Dtype* e = epsilon.cpu_data();
+  const Dtype* v = variance->cpu_data();
+  Dtype* dv = variance->mutable_cpu_diff();
+  const auto loop = ENGINE_CHOOSE(OutputGradientLoop<Dtype>);
+  engine::ParallelPortions(output.count(), [&](int, int first, int n) {
+    loop(n, dy + first, v + first, e + first, dv + first);
+  });
+}
+
+#define INSTANTIATE(Dtype)                                               \
+  template class Posterior<Dtype>;                                       \
+  template void SampleOutput(const NoiseKey& key, uint64_t draw,         \
+                             const Blob<Dtype>& variance,                \
+                             Blob<Dtype>* epsilon, Blob<Dtype>* output); \
+  template void SampleOutputBackward(const Blob<Dtype>& output,          \
+                                     const Blob<Dtype>& epsilon,         \
+                                     Blob<Dtype>* variance)
+INSTANTIATE(float);
+INSTANTIATE(double);
+#undef INSTANTIATE
 
 }  // namespace bayes
 }  // namespace caffe

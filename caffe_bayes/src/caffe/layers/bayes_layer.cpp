@@ -1,5 +1,6 @@
 #include "caffe/layers/bayes_layer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -51,23 +52,48 @@ void CheckBayesParam(const LayerParameter& layer) {
     Require(param.dataset_size() > 0, layer, "dataset_size",
             param.dataset_size(), "the number of training examples, 1 or more");
   }
+  Require(param.draws_per_batch() > 0, layer, "draws_per_batch",
+          param.draws_per_batch(), "1 or more");
+  if (param.local_reparametrization()) {
+    Require(layer.type() == "BayesInnerProduct", layer,
+            "local_reparametrization", "true",
+            "false in a layer of type " + layer.type() +
+                "; draws_per_batch is for any");
+    Require(param.draws_per_batch() == 1, layer, "draws_per_batch",
+            param.draws_per_batch(),
+            "1 with local_reparametrization, which gives each image its own");
+  }
+}
+
+// Makes `part` a view of the images [first, first + n) of `whole`.
+template <typename Dtype>
+void ViewPart(Blob<Dtype>* whole, int first, int n, Blob<Dtype>* part) {
+  vector<int> shape = whole->shape();
+  shape[0] = n;
+  part->Reshape(shape);
+  const int offset = first * whole->count(1);
+  part->data()->set_cpu_data(whole->mutable_cpu_data() + offset);
+  part->diff()->set_cpu_data(whole->mutable_cpu_diff() + offset);
 }
 
 }  // namespace
 
 template <template <typename> class Base, typename Dtype>
-class BayesLayer<Base, Dtype>::SampleInPlace {
+class BayesLayer<Base, Dtype>::InPlace {
  public:
-  explicit SampleInPlace(BayesLayer* layer) : layer_(layer) { Swap(); }
-  ~SampleInPlace() { Swap(); }
+  InPlace(BayesLayer* layer, Draw* draw) : layer_(layer), draw_(draw) {
+    Swap();
+  }
+  ~InPlace() { Swap(); }
 
  private:
   void Swap() {
     for (int i = 0; i < layer_->num_stock_blobs_; ++i) {
-      layer_->blobs_[i].swap(layer_->sampled_[i]);
+      layer_->blobs_[i].swap(draw_->weights[i]);
     }
   }
   BayesLayer* layer_;
+  Draw* draw_;
 };
 
 template <template <typename> class Base, typename Dtype>
@@ -96,12 +122,28 @@ void BayesLayer<Base, Dtype>::LayerSetUp(const vector<Blob<Dtype>*>& bottom,
   for (int i = num_stock_blobs_; i < given.size(); ++i) {
     this->blobs_.push_back(given[i]);
   }
+  SetDraws(bottom);
   MakePosteriors();
   ProtectParams();
-  const BayesParameter& bayes_param = param.bayes_param();
-  samples_ = bayes_param.sample() == BayesParameter_Sample_ALWAYS ||
-             (bayes_param.sample() == BayesParameter_Sample_TRAIN_ONLY &&
-              this->phase_ == TRAIN);
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::SetDraws(const Blobs& bottom) {
+  const LayerParameter& layer = this->layer_param_;
+  const BayesParameter& param = layer.bayes_param();
+  const bool trains = this->phase_ == TRAIN;
+  samples_ = param.sample() == BayesParameter_Sample_ALWAYS ||
+             (param.sample() == BayesParameter_Sample_TRAIN_ONLY && trains);
+  local_ = samples_ && trains && param.local_reparametrization();
+  draws_.assign(samples_ && trains ? param.draws_per_batch() : 1, Draw());
+  if (draws_.size() > 1) {
+    const int axis = layer.has_inner_product_param()
+                         ? layer.inner_product_param().axis()
+                         : layer.convolution_param().axis();
+    Require(bottom[0]->CanonicalAxisIndex(axis) > 0, layer, "draws_per_batch",
+            param.draws_per_batch(),
+            "1 where axis is 0, which leaves no batch to divide");
+  }
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -117,24 +159,37 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
       this->blobs_[2 * n + i].reset(new Blob<Dtype>(this->blobs_[i]->shape()));
     }
   }
-  posteriors_.clear();
-  sampled_.clear();
-  keys_.clear();
-  for (int i = 0; i < n; ++i) {
-    posteriors_.push_back(
-        bayes::Posterior<Dtype>(this->blobs_[i], this->blobs_[n + i],
-                                this->blobs_[2 * n + i], param.tau_min()));
-    posteriors_[i].SetPrior(
-        i == 0 ? param.prior_mean() : param.bias_prior_mean(),
-        i == 0 ? param.prior_std() : param.bias_prior_std());
-    sampled_.push_back(
-        shared_ptr<Blob<Dtype> >(new Blob<Dtype>(this->blobs_[i]->shape())));
-    keys_.push_back(Key(this->layer_param_.name(), i));
+  for (int d = 0; d < draws_.size(); ++d) {
+    Draw& draw = draws_[d];
+    for (int i = 0; i < n; ++i) {
+      const vector<int>& shape = this->blobs_[i]->shape();
+      // The first draw's noise is the layer's last blobs.
+      shared_ptr<Blob<Dtype> > epsilon = this->blobs_[2 * n + i];
+      if (d > 0) epsilon.reset(new Blob<Dtype>(shape));
+      draw.posteriors.push_back(bayes::Posterior<Dtype>(
+          this->blobs_[i], this->blobs_[n + i], epsilon, param.tau_min()));
+      draw.posteriors[i].SetPrior(
+          i == 0 ? param.prior_mean() : param.bias_prior_mean(),
+          i == 0 ? param.prior_std() : param.bias_prior_std());
+      draw.weights.push_back(shared_ptr<Blob<Dtype> >(new Blob<Dtype>(shape)));
+    }
+    draw.keys.resize(n);
   }
+  for (int i = 0; i < n; ++i) NameNoise(i, this->layer_param_.name(), i);
   kl_scales_.assign(n, param.kl_weight() > 0
                            ? Dtype(param.kl_weight()) / param.dataset_size()
                            : Dtype(0));
   this->param_propagate_down_.resize(3 * n, true);
+}
+
+// Weights are number 0, biases 1; those of the batch's second part 2 and 3, and
+// so on.
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::NameNoise(int param_id, const std::string& owner,
+                                        int owner_param_id) {
+  for (int d = 0; d < draws_.size(); ++d) {
+    draws_[d].keys[param_id] = Key(owner, 2 * d + owner_param_id);
+  }
 }
 
 // The net takes learning rates and decay from here, after the prototxt's.
@@ -154,15 +209,16 @@ void BayesLayer<Base, Dtype>::OnParamShared(int param_id,
                                             int owner_param_id) {
   if (param_id >= num_stock_blobs_) return;
   kl_scales_[param_id] = 0;
-  keys_[param_id] = Key(owner, owner_param_id);
+  NameNoise(param_id, owner, owner_param_id);
 }
 
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   bayes::Stochastic::DrawLike(original);
-  keys_ = dynamic_cast<const BayesLayer&>(original).keys_;
+  const vector<Draw>& named = dynamic_cast<const BayesLayer&>(original).draws_;
+  for (int d = 0; d < draws_.size(); ++d) draws_[d].keys = named[d].keys;
   // Copies may share delta, and must not raise it to its floor all at once.
-  for (bayes::Posterior<Dtype>& posterior : posteriors_) posterior.Tau();
+  for (auto& posterior : draws_[0].posteriors) posterior.Tau();
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -179,48 +235,154 @@ void BayesLayer<Base, Dtype>::Reshape(const vector<Blob<Dtype>*>& bottom,
 }
 
 template <template <typename> class Base, typename Dtype>
+template <typename Function>
+void BayesLayer<Base, Dtype>::ForEachPart(const Blobs& bottom, const Blobs& top,
+                                          Function function) {
+  const int images = bottom[0]->shape(0);
+  const int parts = std::min<int>(draws_.size(), images);
+  if (parts == 1) return function(&draws_[0], bottom, top);
+  vector<Blob<Dtype> > views(bottom.size() + top.size());
+  Blobs bottom_part, top_part;
+  for (int i = 0; i < views.size(); ++i) {
+    (i < bottom.size() ? bottom_part : top_part).push_back(&views[i]);
+  }
+  for (int part = 0; part < parts; ++part) {
+    const int first = static_cast<int64_t>(part) * images / parts;
+    const int n = static_cast<int64_t>(part + 1) * images / parts - first;
+    for (int i = 0; i < bottom.size(); ++i) {
+      ViewPart(bottom[i], first, n, bottom_part[i]);
+      ViewPart(top[i], first, n, top_part[i]);
+    }
+    Base<Dtype>::Reshape(bottom_part, top_part);
+    function(&draws_[part], bottom_part, top_part);
+  }
+  Base<Dtype>::Reshape(bottom, top);
+}
+
+template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::Forward_cpu(const vector<Blob<Dtype>*>& bottom,
                                           const vector<Blob<Dtype>*>& top) {
-  const uint64_t draw = TakeDraw();
-  for (int i = 0; i < num_stock_blobs_ && !held(); ++i) {
-    if (samples_) {
-      posteriors_[i].Sample(keys_[i], draw, sampled_[i].get());
-    } else {
-      posteriors_[i].Mean(sampled_[i].get());
-    }
-  }
-  {
-    SampleInPlace in_place(this);
-    Base<Dtype>::Forward_cpu(bottom, StockTops(top));
+  const uint64_t index = TakeDraw();
+  if (local_) {
+    ForwardLocal(index, bottom, StockTops(top));
+  } else {
+    const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
+      for (int i = 0; i < num_stock_blobs_ && !held(); ++i) {
+        if (samples_) {
+          draw->posteriors[i].Sample(draw->keys[i], index,
+                                     draw->weights[i].get());
+        } else {
+          draw->posteriors[i].Mean(draw->weights[i].get());
+        }
+      }
+      InPlace in_place(this, draw);
+      Base<Dtype>::Forward_cpu(part, part_top);
+    };
+    ForEachPart(bottom, StockTops(top), run);
   }
   if (has_kl_top_) {
     Dtype kl = 0;
     for (int i = 0; i < num_stock_blobs_; ++i) {
-      if (kl_scales_[i] != 0) kl += kl_scales_[i] * posteriors_[i].KL();
+      if (kl_scales_[i] != 0) {
+        kl += kl_scales_[i] * draws_[0].posteriors[i].KL();
+      }
     }
     top.back()->mutable_cpu_data()[0] = kl;
   }
 }
 
 template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::ForwardLocal(uint64_t index, const Blobs& bottom,
+                                           const Blobs& top) {
+  Base<Dtype>::Forward_cpu(bottom, top);
+  squares_.ReshapeLike(*bottom[0]);
+  variances_.ReshapeLike(*top[0]);
+  noise_.ReshapeLike(*top[0]);
+  const Dtype* x = bottom[0]->cpu_data();
+  Dtype* squares = squares_.mutable_cpu_data();
+  for (int i = 0; i < squares_.count(); ++i) squares[i] = x[i] * x[i];
+  Draw& draw = draws_[0];
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    draw.posteriors[i].Variance(draw.weights[i].get());
+  }
+  {
+    InPlace in_place(this, &draw);
+    Base<Dtype>::Forward_cpu(Blobs(1, &squares_), Blobs(1, &variances_));
+  }
+  // Layers that share weights have outputs of their own.
+  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index, variances_,
+                      &noise_, top[0]);
+}
+
+template <template <typename> class Base, typename Dtype>
+vector<bool> BayesLayer<Base, Dtype>::LearnSamples(
+    const vector<bool>& learn) const {
+  vector<bool> samples = learn;
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    samples[i] = learn[i] || learn[num_stock_blobs_ + i];
+  }
+  return samples;
+}
+
+template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
                                            const vector<bool>& propagate_down,
                                            const vector<Blob<Dtype>*>& bottom) {
+  if (local_) return BackwardLocal(StockTops(top), propagate_down, bottom);
   const int n = num_stock_blobs_;
   const vector<bool> learn = this->param_propagate_down_;
+  this->param_propagate_down_ = LearnSamples(learn);
+  const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
+    for (int i = 0; i < n; ++i) {
+      engine::SetZero(draw->weights[i]->count(),
+                      draw->weights[i]->mutable_cpu_diff());
+    }
+    {
+      InPlace in_place(this, draw);
+      Base<Dtype>::Backward_cpu(part_top, propagate_down, part);
+    }
+    for (int i = 0; i < n; ++i) {
+      // KL is the batch's, not each part's.
+      const Dtype kl_scale = draw == &draws_[0] ? kl_scales_[i] : Dtype(0);
+      draw->posteriors[i].Backward(*draw->weights[i], kl_scale, learn[i],
+                                   learn[n + i]);
+    }
+  };
+  ForEachPart(bottom, StockTops(top), run);
+  this->param_propagate_down_ = learn;
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::BackwardLocal(const Blobs& top,
+                                            const vector<bool>& propagate_down,
+                                            const Blobs& bottom) {
+  const int n = num_stock_blobs_;
+  // By way of the outputs' means, straight into the gradient of m.
+  Base<Dtype>::Backward_cpu(top, propagate_down, bottom);
+  // By way of their variances.
+  bayes::SampleOutputBackward(*top[0], noise_, &variances_);
+  Draw& draw = draws_[0];
+  const vector<bool> learn = this->param_propagate_down_;
+  this->param_propagate_down_ = LearnSamples(learn);
   for (int i = 0; i < n; ++i) {
-    // Both m and delta learn from the gradient of the sample.
-    this->param_propagate_down_[i] = learn[i] || learn[n + i];
-    engine::SetZero(sampled_[i]->count(), sampled_[i]->mutable_cpu_diff());
+    engine::SetZero(draw.weights[i]->count(),
+                    draw.weights[i]->mutable_cpu_diff());
   }
   {
-    SampleInPlace in_place(this);
-    Base<Dtype>::Backward_cpu(StockTops(top), propagate_down, bottom);
+    InPlace in_place(this, &draw);
+    Base<Dtype>::Backward_cpu(Blobs(1, &variances_), propagate_down,
+                              Blobs(1, &squares_));
   }
   this->param_propagate_down_ = learn;
+  if (propagate_down[0]) {
+    const Dtype* x = bottom[0]->cpu_data();
+    const Dtype* by_square = squares_.cpu_diff();
+    Dtype* dx = bottom[0]->mutable_cpu_diff();
+    for (int i = 0; i < squares_.count(); ++i) dx[i] += 2 * x[i] * by_square[i];
+  }
   for (int i = 0; i < n; ++i) {
-    posteriors_[i].Backward(*sampled_[i], kl_scales_[i], learn[i],
-                            learn[n + i]);
+    draw.posteriors[i].BackwardVariance(*draw.weights[i], kl_scales_[i],
+                                        learn[i], learn[n + i]);
   }
 }
 
