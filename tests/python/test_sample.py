@@ -371,6 +371,18 @@ def test_nets_of_the_training_phase(tmp_path):
     assert_same(net.sample(4, IMAGES), by_hand(net, 4, IMAGES))
 
 
+@pytest.mark.parametrize("way", ["draws_per_batch: 3", "local_reparametrization: true"])
+def test_noise_of_a_training_batch(tmp_path, way):
+    """The images of a batch have their own noise then, and a batch is left whole."""
+    text = small().replace(BAYES, f"{BAYES} {way}")
+    if way.startswith("local"):  # not for the convolution
+        text = text.replace(f"{BAYES} {way}", BAYES, 1)
+    net = make_net(tmp_path, text, phase=0)
+    assert_same(net.sample(4, IMAGES), by_hand(net, 4, IMAGES))
+    net = make_net(tmp_path, text, phase=1)
+    assert_same(net.sample(4, IMAGES), make_net(tmp_path, small(), phase=1).sample(4, IMAGES))
+
+
 def test_statistics_of_the_training_phase_stay(tmp_path):
     norm = 'layer { name: "norm" type: "BatchNorm" bottom: "hidden" top: "hidden" }'
     net = make_net(tmp_path, small(more=norm), phase=0)

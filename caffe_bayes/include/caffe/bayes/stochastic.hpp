@@ -30,9 +30,6 @@ class Stochastic {
   /// not be asked to.
   virtual bool IsRandom() const { return true; }
 
-  /// Whether a draw is one network for all images of a batch.
-  virtual bool IsOneNetwork() const { return true; }
-
   /// Whether the Forwards from here on have the draw of the one before them, so
   /// that what was drawn can be used again.
   void Hold(bool hold) { held_ = hold; }

@@ -55,7 +55,6 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool EqualNumBottomTopBlobs() const override { return false; }
 
   bool IsRandom() const override { return samples_; }
-  bool IsOneNetwork() const override { return draws_.size() == 1 && !local_; }
   void DrawLike(const bayes::Stochastic& original) override;
   int num_noise_blobs() const override { return num_stock_blobs_; }
   void OnParamShared(int param_id, const std::string& owner,
@@ -105,13 +104,15 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   /// What the stock layer's gradients are wanted of, if `learn` is what the
   /// solver wants of all blobs: m and delta both learn from the sample.
   vector<bool> LearnSamples(const vector<bool>& learn) const;
-  void ForwardLocal(uint64_t draw, const Blobs& bottom, const Blobs& top);
+  void ForwardLocal(const Blobs& bottom, const Blobs& top);
   void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
                      const Blobs& bottom);
 
   /// The stock layer's number of parameter blobs: 2, or 1 without a bias term.
   int num_stock_blobs_;
   vector<Draw> draws_;
+  /// The index of the latest draw.
+  uint64_t index_;
   /// The factor on each one's KL: kl_weight / dataset_size, or 0 where another
   /// layer owns the parameter.
   vector<Dtype> kl_scales_;

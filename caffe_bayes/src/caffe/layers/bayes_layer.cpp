@@ -262,14 +262,15 @@ void BayesLayer<Base, Dtype>::ForEachPart(const Blobs& bottom, const Blobs& top,
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::Forward_cpu(const vector<Blob<Dtype>*>& bottom,
                                           const vector<Blob<Dtype>*>& top) {
-  const uint64_t index = TakeDraw();
+  const uint64_t next = TakeDraw();
+  if (!held()) index_ = next;
   if (local_) {
-    ForwardLocal(index, bottom, StockTops(top));
+    ForwardLocal(bottom, StockTops(top));
   } else {
     const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
       for (int i = 0; i < num_stock_blobs_ && !held(); ++i) {
         if (samples_) {
-          draw->posteriors[i].Sample(draw->keys[i], index,
+          draw->posteriors[i].Sample(draw->keys[i], index_,
                                      draw->weights[i].get());
         } else {
           draw->posteriors[i].Mean(draw->weights[i].get());
@@ -292,7 +293,7 @@ void BayesLayer<Base, Dtype>::Forward_cpu(const vector<Blob<Dtype>*>& bottom,
 }
 
 template <template <typename> class Base, typename Dtype>
-void BayesLayer<Base, Dtype>::ForwardLocal(uint64_t index, const Blobs& bottom,
+void BayesLayer<Base, Dtype>::ForwardLocal(const Blobs& bottom,
                                            const Blobs& top) {
   Base<Dtype>::Forward_cpu(bottom, top);
   squares_.ReshapeLike(*bottom[0]);
@@ -310,7 +311,7 @@ void BayesLayer<Base, Dtype>::ForwardLocal(uint64_t index, const Blobs& bottom,
     Base<Dtype>::Forward_cpu(Blobs(1, &squares_), Blobs(1, &variances_));
   }
   // Layers that share weights have outputs of their own.
-  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index, variances_,
+  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index_, variances_,
                       &noise_, top[0]);
 }
 
