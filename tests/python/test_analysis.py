@@ -1,12 +1,15 @@
 """`bayescaffe analyze`: from draws to predictions, intervals and figures. Needs no Caffe."""
 
+import csv
 import dataclasses
 import json
+import re
+import time
 import tracemalloc
 
 import numpy as np
 import pytest
-from bayescaffe import analysis, metrics
+from bayescaffe import analysis, cli, metrics
 from bayescaffe.analysis import analyze
 from bayescaffe.draws import Draws, load_draws, save_draws
 from bayescaffe.errors import BayesCaffeError
@@ -164,6 +167,13 @@ def test_chunks_change_nothing_and_bound_the_memory(monkeypatch, tmp_path):
         np.testing.assert_equal(getattr(pieces, field.name), getattr(whole, field.name))
 
 
+def test_a_hundred_passes_of_ten_thousand_images_take_less_than_two_seconds():
+    draws = random_draws(passes=100, images=10_000, classes=10)
+    start = time.thread_time()  # what others do on this machine is not our time
+    analyze(draws)
+    assert time.thread_time() - start < 2
+
+
 # Other data
 
 
@@ -250,3 +260,140 @@ def test_wrong_options():
         analyze(draws, bins=0)
     with pytest.raises(BayesCaffeError, match="ood draws: 3 classes, but draws: 4"):
         analyze(draws, ood=ood_draws(classes=3))
+
+
+# Files and the command
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A directory with draws.npz (with labels) and other.npz (without)."""
+    for name, draws in (("draws", random_draws()), ("other", ood_draws())):
+        labels = draws.labels if name == "draws" else None
+        save_draws(tmp_path / f"{name}.npz", draws.probabilities, labels, draws.meta)
+    return tmp_path
+
+
+def run(*arguments):
+    return cli.main(["analyze", *map(str, arguments)])
+
+
+def read_csv(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_has_one_line_for_each_image(tmp_path):
+    draws = random_draws()
+    found = analyze(draws)
+    found.write_csv(tmp_path / "images.csv")
+    rows = read_csv(tmp_path / "images.csv")
+    assert [int(row["image"]) for row in rows] == list(range(IMAGES))
+    for name in ("predicted", "confidence", "certain", "correct", "entropy", "epistemic"):
+        column = [float(row[name]) for row in rows]
+        np.testing.assert_allclose(column, getattr(found, name), rtol=1e-8)
+    assert [int(row["label"]) for row in rows] == draws.labels.tolist()
+    for row, lower, upper, best in zip(
+        rows, found.lower, found.upper, found.predicted, strict=True
+    ):
+        assert float(row["lower"]) == pytest.approx(lower[best], rel=1e-8)
+        assert float(row["upper"]) == pytest.approx(upper[best], rel=1e-8)
+    assert list(tmp_path.iterdir()) == [tmp_path / "images.csv"]
+
+
+def test_csv_uses_the_names_that_the_draws_have(tmp_path):
+    names = {"names": ["a, b.png", "c.png"], "class_names": ["cat", "dog"]}
+    draws = Draws(np.array([[[0.1, 0.9], [0.7, 0.3]]], np.float32), np.array([0, 0]), names)
+    analyze(draws).write_csv(tmp_path / "images.csv")
+    first, second = read_csv(tmp_path / "images.csv")
+    assert (first["name"], first["label"], first["predicted"]) == ("a, b.png", "cat", "dog")
+    assert (second["name"], second["correct"]) == ("c.png", "1")
+    analyze(dataclasses.replace(draws, labels=None)).write_csv(tmp_path / "images.csv")
+    assert read_csv(tmp_path / "images.csv")[0].keys().isdisjoint({"label", "correct"})
+
+
+def test_json_is_the_summary(folder, capsys):
+    out = folder / "figures.json"
+    options = ("--level", "0.9", "--interval", "hdi", "--bins", "7", "--json", "--out", out)
+    assert run(folder / "draws.npz", "--ood", folder / "other.npz", *options) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(out.read_text())
+    assert printed.pop("draws") == str(folder / "draws.npz")
+    assert printed.pop("ood_draws") == str(folder / "other.npz")
+    assert (
+        printed
+        == analyze(random_draws(), level=0.9, interval="hdi", ood=ood_draws(), bins=7).summary()
+    )
+    assert len(printed["reliability"]) == 7
+    assert [one["coverage"] for one in printed["risk_at_coverage"]] == [
+        0.5,
+        0.8,
+        0.9,
+        0.95,
+        0.99,
+        1,
+    ]
+
+
+def test_the_figures_are_printed_with_what_they_mean(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert run("draws.npz", "--ood", "other.npz", "--csv", "images.csv") == 0
+    text = capsys.readouterr().out
+    found = analyze(random_draws(), ood=ood_draws())
+    rows = {line.split("  ")[1]: line.split() for line in text.splitlines() if line[:2] == "  "}
+    wrong = (~found.correct).sum()
+    assert f"{100 * found.metrics['error']:.2f} %   {wrong} of 90 images wrong" in text
+    table = found.table
+    assert rows["correct"][1:] == [str(table["correct_certain"]), str(table["correct_uncertain"])]
+    assert rows["wrong"][1:] == [str(table["wrong_certain"]), str(table["wrong_uncertain"])]
+    for name, figure in (("NLL", "nll"), ("ECE", "ece"), ("Brier score", "brier")):
+        assert f"{found.metrics[figure]:.4f}" in rows[name]
+    assert f"{found.metrics['aurc']:.5f}" in rows["AURC"]
+    assert rows["aleatoric"][1] == f"{found.aleatoric.mean():.4f}"
+    assert rows["confidence"][1] == f"{found.ood['scores']['confidence']['auroc']:.4f}"
+    assert "warning" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(text.splitlines()) <= 40
+    assert len(read_csv(folder / "images.csv")) == IMAGES
+
+
+def test_without_labels_the_command_says_so(folder, capsys):
+    assert run(folder / "other.npz", "--level", "0.99") == 0
+    text = capsys.readouterr().out
+    assert "this file has no labels" in text
+    assert "warning: 60 passes are too few for intervals at level 0.99" in text
+    assert "NLL" not in text
+
+
+def test_help_shows_examples(capsys):
+    with pytest.raises(SystemExit):
+        run("--help")
+    text = capsys.readouterr().out
+    assert "bayescaffe analyze digits.npz --ood clothes.npz" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.npz",), "missing.npz"),
+        (("draws.npz", "--level", "95"), "level 95 .*write 95 % as 0.95"),
+        (("draws.npz", "--bins", "0"), "0 bins"),
+        (("draws.npz", "--csv", "draws.npz"), "--csv draws.npz: is already named"),
+        (("draws.npz", "--ood", "other.npz", "--out", "./other.npz"), "--out other.npz: is alr"),
+        (("draws.npz", "--csv", "same", "--out", "same"), "--out same: is already named"),
+        (("draws.npz", "--csv", "none/images.csv"), "none"),
+        (("bad.npz",), "bad.npz: pass 3 of image 4 is not probabilities"),
+        (("draws.npz", "--ood", "bad.npz"), "bad.npz: pass 3 of image 4 is not probabilities"),
+    ],
+)
+def test_failures_are_one_line_and_leave_all_files(folder, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(folder)
+    bad = random_draws()
+    bad.probabilities[3, 4] = np.nan
+    save_draws(folder / "bad.npz", bad.probabilities, None, {})
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert run(*arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(f"bayescaffe: error: .*{message}.*\n", captured.err)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
