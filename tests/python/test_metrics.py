@@ -1,10 +1,14 @@
 """Every metric against scikit-learn or SciPy, or a value worked by hand. Needs no Caffe."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 from bayescaffe import metrics
+from bayescaffe.analysis import analyze
+from bayescaffe.draws import Draws
+from conftest import REPO
 from scipy import stats
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
@@ -192,3 +196,23 @@ def test_ood_scores_by_hand():
     assert metrics.fpr95(score, np.r_[0, np.full(19, 3.5)]) == 0.25
     assert (metrics.auroc(score, score + 9), metrics.fpr95(score, score + 9)) == (1, 0)
     assert (metrics.auroc(score, score), metrics.fpr95(np.ones(3), np.ones(3))) == (0.5, 1)
+
+
+# Their description
+
+
+def test_every_figure_of_the_summary_is_described():
+    text = (REPO / "docs/metrics.md").read_text()
+    described = set(re.findall(r"(?:\*\*|`)([a-z_0-9]+)(?:\*\*|`)", text))
+
+    def names(part):
+        if isinstance(part, dict):
+            return set(part).union(*map(names, part.values()))
+        return set().union(*map(names, part)) if isinstance(part, list) else set()
+
+    probabilities = PROBABILITIES[np.newaxis].astype(np.float32)
+    draws = Draws(probabilities, LABELS, {})
+    found = names(analyze(draws, ood=draws).summary())
+    assert {"error", "fpr95", "aleatoric", "wrong_certain", "coverage"} <= found
+    # Sizes and bin edges speak for themselves.
+    assert found - described == {"passes", "classes", "lower", "upper"}
