@@ -131,7 +131,8 @@ def _load(path: Path) -> Draws:
 def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
     """The figures on one screen, each with a few words on what it means."""
     lines = [
-        f"{draws}: {found.passes:,} passes x {found.images:,} images, {found.classes} classes; "
+        f"{draws}: {found.passes:,} pass{'es' * (found.passes > 1)} x {found.images:,} images, "
+        f"{found.classes} classes; "
         f"{100 * found.level:g} % intervals ({found.interval})",
         *(f"warning: {warning}" for warning in found.warnings),
         "",

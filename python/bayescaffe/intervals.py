@@ -71,9 +71,8 @@ def too_few_passes(passes: int, level: float) -> str | None:
         return None
     if passes == 1:
         return (
-            "one pass has no spread: the intervals have no width and the epistemic uncertainty "
-            f"is 0; intervals at level {level:g} need {needed} passes of a net that draws its "
-            "weights"
+            "one pass has no spread: the intervals have no width, so all predictions but ties count "
+            f"as certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
         )
     return (
         f"{passes} passes are too few for intervals at level {level:g}: their ends rest on the "
