@@ -1,3 +1,26 @@
-"""Driver of Bayesian Caffe: what comes before and after `caffe train`, as library and command."""
+"""Driver of Bayesian Caffe: what comes before and after `caffe train`, as library and command.
+
+The functions behind the commands are here: `bayescaffe.sample(…)`, `bayescaffe.load_draws(…)`. Their
+modules are imported when they are first used.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Draws": "draws",
+    "load_draws": "draws",
+    "save_draws": "draws",
+}
+__all__ = ["__version__", *_MODULES]
+
+
+def __getattr__(name: str):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
