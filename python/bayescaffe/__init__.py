@@ -1,7 +1,7 @@
 """Driver of Bayesian Caffe: what comes before and after `caffe train`, as library and command.
 
-The functions behind the commands are here: `bayescaffe.sample(…)`, `bayescaffe.load_draws(…)`. Their
-modules are imported when they are first used.
+The functions behind the commands are here, such as `bayescaffe.load_draws(…)`; their modules are
+imported when they are first used.
 """
 
 import importlib
@@ -10,7 +10,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Draws": "draws",
+    "Model": "nets",
     "load_draws": "draws",
+    "open_images": "images",
     "save_draws": "draws",
 }
 __all__ = ["__version__", *_MODULES]
