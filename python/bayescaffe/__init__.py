@@ -13,6 +13,7 @@ _MODULES = {
     "Model": "nets",
     "load_draws": "draws",
     "open_images": "images",
+    "sample": "sampling",
     "save_draws": "draws",
 }
 __all__ = ["__version__", *_MODULES]

@@ -30,8 +30,8 @@ class Images(ABC):
 
     path: Path | None = None
     """Where they are, None if in no file."""
-    shape: Shape
-    """Channels, height, width of each."""
+    shape: Shape | None
+    """Channels, height, width of each; None for image files that were not told it yet."""
     names: list[str] | None = None
     """The files' names, if each image is one."""
     labels: Labels = None
@@ -48,6 +48,17 @@ class Images(ABC):
     def describe(self, index: int) -> str:
         """How to name an image in an error."""
 
+    def fit(self, shape: Shape) -> None:
+        """Make the images of that shape: image files are stretched, others must have it."""
+        if self.shape != shape:
+            hint = ""
+            if self.shape == (*shape[1:], shape[0]):
+                hint = "; put the channels before height and width"
+            raise BayesCaffeError(
+                f"{self.path or 'array'}: images are {times(self.shape)}, but the net takes "
+                f"{times(shape)}{hint}"
+            )
+
     def chunks(self, size: int) -> Iterator[tuple[np.ndarray, Labels]]:
         """All images in order, `size` at a time, with their labels or None."""
         for start in range(0, len(self), size):
@@ -63,13 +74,23 @@ class LmdbImages(Images):
     def __init__(self, path: str | os.PathLike, color: bool | None = None) -> None:
         """Open an LMDB; `color` makes encoded images colour (True) or grey (False)."""
         self.path = Path(path)
-        self._color = color
+        self._channels = None if color is None else 3 if color else 1
+        self._size: tuple[int, int] | None = None
+        self.shape = None
         self._env = self._environment()
         self._length = self._env.stat()["entries"]
         if not self._length:
             raise BayesCaffeError(f"{path}: the LMDB has no records")
         self._keys: list[bytes] | None = None
-        self.shape = next(self._records())[0].shape
+        with self._env.begin() as transaction:
+            key, record = next(iter(transaction.cursor()))
+            self._is_encoded = self._datum(0, key, record).encoded
+            self.shape = self._image(0, key, record)[0].shape
+
+    def fit(self, shape: Shape) -> None:
+        if self._is_encoded:
+            self._channels, self._size, self.shape = shape[0], shape[1:], shape
+        super().fit(shape)
 
     def __len__(self) -> int:
         return self._length
@@ -113,19 +134,39 @@ class LmdbImages(Images):
             for index, (key, record) in enumerate(transaction.cursor()):
                 yield self._image(index, key, record)
 
-    def _image(self, index: int, key: bytes, record: bytes) -> tuple[np.ndarray, int | None]:
+    def _datum(self, index: int, key: bytes, record: bytes):
         try:
-            image, label = _datum_image(bytes(record), self._color)
+            return read_datum(bytes(record))
         except BayesCaffeError as error:
-            raise BayesCaffeError(
-                f"{self.describe(index)} (key {bytes(key).decode(errors='replace')}): {error}"
-            ) from error
-        if image.shape != getattr(self, "shape", image.shape):
+            key = bytes(key).decode(errors="replace")
+            raise BayesCaffeError(f"{self.describe(index)} (key {key}): {error}") from error
+
+    def _image(self, index: int, key: bytes, record: bytes) -> tuple[np.ndarray, int | None]:
+        datum = self._datum(index, key, record)
+        if datum.encoded:
+            try:
+                image = decode(datum.data, self._channels, self._size)
+            except BayesCaffeError as error:
+                raise BayesCaffeError(f"{self.describe(index)}: {error}") from error
+        else:
+            shape = (datum.channels, datum.height, datum.width)
+            values = (
+                np.frombuffer(datum.data, np.uint8)
+                if datum.data
+                else np.array(datum.float_data, np.float32)
+            )
+            if values.size != np.prod(shape) or not values.size:
+                raise BayesCaffeError(
+                    f"{self.describe(index)}: has {values.size} values, but its shape is "
+                    f"{times(shape)}"
+                )
+            image = values.reshape(shape)
+        if self.shape is not None and image.shape != self.shape:
             raise BayesCaffeError(
                 f"{self.describe(index)}: is {times(image.shape)}, but the first record is "
                 f"{times(self.shape)}"
             )
-        return image, label
+        return image, datum.label if datum.HasField("label") else None
 
     def _environment(self) -> lmdb.Environment:
         """The opened LMDB. A process must not open one twice, so those in use are kept in mind."""
@@ -149,45 +190,34 @@ class LmdbImages(Images):
         return env
 
 
-def _datum_image(record: bytes, color: bool | None) -> tuple[np.ndarray, int | None]:
-    datum = read_datum(record)
-    label = datum.label if datum.HasField("label") else None
-    if datum.encoded:
-        channels = None if color is None else 3 if color else 1
-        return decode(datum.data, channels), label
-    shape = (datum.channels, datum.height, datum.width)
-    if datum.data:
-        image = np.frombuffer(datum.data, np.uint8)
-    else:
-        image = np.array(datum.float_data, np.float32)
-    if image.size != np.prod(shape) or not image.size:
-        raise BayesCaffeError(f"has {image.size} values, but its shape is {times(shape)}")
-    return image.reshape(shape), label
-
-
 class ImageFiles(Images):
     """Image files of any size and format, stretched to one shape."""
 
     def __init__(
         self,
         files: Sequence[str | os.PathLike],
-        shape: Shape,
         *,
+        shape: Shape | None = None,
         path: Path | None = None,
         names: Sequence[str] | None = None,
         labels: Labels = None,
         invert: bool = False,
     ) -> None:
-        if shape[0] not in (1, 3):
-            raise BayesCaffeError(
-                f"image files are grey or colour, but the net takes {shape[0]} channels"
-            )
         self.path = path
-        self.shape = shape
+        self.shape = None
         self.names = list(names or map(str, files))
         self.labels = labels
         self._files = list(files)
         self._invert = invert
+        if shape is not None:
+            self.fit(shape)
+
+    def fit(self, shape: Shape) -> None:
+        if shape[0] not in (1, 3):
+            raise BayesCaffeError(
+                f"image files are grey or colour, but the net takes {shape[0]} channels"
+            )
+        self.shape = shape
 
     def __len__(self) -> int:
         return len(self._files)
@@ -250,44 +280,40 @@ class ArrayImages(Images):
 
 def open_images(
     data: str | os.PathLike | np.ndarray | Sequence[str | os.PathLike],
-    shape: Shape | None = None,
     *,
     labels: str | os.PathLike | np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
-    color: bool | None = None,
     invert: bool = False,
 ) -> Images:
-    """The images of any source.
+    """The images of any source; `fit` them to the net's shape before reading.
 
     Args:
         data: an LMDB; a folder of image files, with those in its sub-folders; a text file with
             the name of an image file in each line, and maybe a label behind it; an image file, or
             several; an .npy or .npz file; or an array.
-        shape: what image files are stretched to.
         labels: a number for each image, in an array, an .npy file or a text file. Without it, the
             source's own: those of the LMDB, the list or the .npz, or the names of the sub-folders
             if these are numbers or in `class_names`.
-        color: for encoded images in an LMDB, whether to make them colour or grey.
         invert: of image files, to make black on white white on black.
     """
     if isinstance(data, np.ndarray):
         source = ArrayImages(data)
     elif not isinstance(data, (str, os.PathLike)):
-        source = ImageFiles(data, _required(shape), invert=invert)
+        source = ImageFiles(data, invert=invert)
     else:
         path = Path(data).absolute()
         if not path.exists():
             raise BayesCaffeError(f"{data}: no such file or folder of images")
         if path.suffix == ".mdb" or (path / "data.mdb").exists():
-            source = LmdbImages(path, color)
+            source = LmdbImages(path)
         elif path.is_dir():
-            source = _folder(path, _required(shape), class_names, invert)
+            source = _folder(path, class_names, invert)
         elif path.suffix in (".npy", ".npz"):
             source = _array_file(path)
         elif path.suffix in (".txt", ".lst"):
-            source = _listed(path, _required(shape), invert)
+            source = _listed(path, invert)
         else:
-            source = ImageFiles([path], _required(shape), path=path, invert=invert)
+            source = ImageFiles([path], path=path, invert=invert)
     if labels is not None:
         if isinstance(source, LmdbImages):
             raise BayesCaffeError(f"{data}: an LMDB has its own labels, no others can be given")
@@ -351,19 +377,11 @@ def _plain(image, channels: int | None):
     return image.convert("L" if channels == 1 else "RGB")
 
 
-def _folder(
-    path: Path, shape: Shape, class_names: Sequence[str] | None, invert: bool
-) -> ImageFiles:
+def _folder(path: Path, class_names: Sequence[str] | None, invert: bool) -> ImageFiles:
     files = find_images(path)
     names = [str(file.relative_to(path)) for file in files]
-    return ImageFiles(
-        files,
-        shape,
-        path=path,
-        names=names,
-        labels=_folder_labels(names, class_names),
-        invert=invert,
-    )
+    labels = _folder_labels(names, class_names)
+    return ImageFiles(files, path=path, names=names, labels=labels, invert=invert)
 
 
 def _folder_labels(names: list[str], class_names: Sequence[str] | None) -> Labels:
@@ -376,7 +394,7 @@ def _folder_labels(names: list[str], class_names: Sequence[str] | None) -> Label
     return None
 
 
-def _listed(path: Path, shape: Shape, invert: bool) -> ImageFiles:
+def _listed(path: Path, invert: bool) -> ImageFiles:
     """A list of image files, relative to where the list is; a label may follow the name."""
     try:
         lines = [line.rstrip() for line in path.read_text().splitlines() if line.strip()]
@@ -392,7 +410,7 @@ def _listed(path: Path, shape: Shape, invert: bool) -> ImageFiles:
     else:
         names = lines
     files = [path.parent / name for name in names]
-    return ImageFiles(files, shape, path=path, names=names, labels=labels, invert=invert)
+    return ImageFiles(files, path=path, names=names, labels=labels, invert=invert)
 
 
 def _array_file(path: Path) -> ArrayImages:
@@ -440,9 +458,3 @@ def _map_npy(path: Path) -> np.ndarray:
             return map_npy(file)
         except (ValueError, EOFError) as error:
             raise BayesCaffeError(f"{path}: damaged, or not an array (.npy): {error}") from error
-
-
-def _required(shape: Shape | None) -> Shape:
-    if shape is None:
-        raise BayesCaffeError("image files: the shape to stretch them to is not known")
-    return shape

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import small_net
+from conftest import save_weights, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.errors import BayesCaffeError  # noqa: E402
@@ -40,17 +40,6 @@ def body(text):
 
 def net_message(text):
     return text_format.Parse(text, caffe_pb2.NetParameter())
-
-
-def save_weights(folder, text, change=None):
-    """Weights that the net starts with, as a caffemodel."""
-    write(folder, text)
-    pycaffe.set_random_seed(5)
-    net = pycaffe.Net(str(folder / "net.prototxt"), pycaffe.TEST)
-    if change:
-        change(net)
-    net.save(str(folder / "net.caffemodel"))
-    return folder / "net.prototxt", folder / "net.caffemodel"
 
 
 @pytest.fixture
