@@ -32,7 +32,8 @@ class Draws:
     """int64 per image, None when not known."""
     meta: dict
     """Where they come from: seed, net and weights (paths as given), net_sha256, weights_sha256,
-    data (absolute path), passes, version, created (UTC), class_names, names (of image files)."""
+    data (absolute path), passes, version, created (UTC), class_names, names (of image files); path,
+    if loaded from a file."""
 
 
 def save_draws(
@@ -64,6 +65,8 @@ def load_draws(path: str | os.PathLike) -> Draws:
         meta = json.loads(str(text))
     except ValueError as error:
         raise BayesCaffeError(f"{path}: not a draws file, its meta is no JSON: {error}") from error
+    if not isinstance(meta, dict):
+        raise BayesCaffeError(f"{path}: not a draws file, its meta is {meta!r}, expected an object")
     if probabilities.ndim != 3 or probabilities.dtype != np.float32 or not probabilities.size:
         raise BayesCaffeError(
             f"{path}: not a draws file: probabilities are {probabilities.dtype} of shape "
@@ -76,4 +79,5 @@ def load_draws(path: str | os.PathLike) -> Draws:
             f"{path}: not a draws file: labels are {labels.dtype} of shape {labels.shape}, "
             f"expected one whole number for each of {probabilities.shape[1]} images"
         )
-    return Draws(probabilities, None if labels is None else np.array(labels, np.int64), meta)
+    labels = None if labels is None else np.array(labels, np.int64)
+    return Draws(probabilities, labels, {**meta, "path": str(path)})

@@ -191,11 +191,11 @@ class LmdbImages(Images):
 
 
 class ImageFiles(Images):
-    """Image files of any size and format, stretched to one shape."""
+    """Image files of any size and format, stretched to one shape. A file may be its content."""
 
     def __init__(
         self,
-        files: Sequence[str | os.PathLike],
+        files: Sequence[str | os.PathLike | bytes],
         *,
         shape: Shape | None = None,
         path: Path | None = None,
@@ -205,7 +205,7 @@ class ImageFiles(Images):
     ) -> None:
         self.path = path
         self.shape = None
-        self.names = list(names or map(str, files))
+        self.names = list(names or (_file_name(file) for file in files))
         self.labels = labels
         self._files = list(files)
         self._invert = invert
@@ -236,16 +236,21 @@ class ImageFiles(Images):
         return result
 
     def describe(self, index: int) -> str:
-        return str(self._files[index])
+        return _file_name(self._files[index])
 
     def _load(self, index: int) -> np.ndarray:
         try:
-            content = Path(self._files[index]).read_bytes()
+            file = self._files[index]
+            content = file if isinstance(file, bytes) else Path(file).read_bytes()
             image = decode(content, self.shape[0], self.shape[1:])
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise BayesCaffeError(f"{self.describe(index)}: {reason}") from error
         return 255 - image if self._invert else image
+
+
+def _file_name(file: str | os.PathLike | bytes) -> str:
+    return "-" if isinstance(file, bytes) else str(file)
 
 
 class ArrayImages(Images):
