@@ -87,7 +87,7 @@ def _run(args: argparse.Namespace) -> None:
         result = {
             "net": str(args.net),
             "weights": str(args.weights),
-            "layers": [{**asdict(layer), "penalty": layer.penalty} for layer in layers],
+            "layers": [layer.as_dict() for layer in layers],
             "kl": sum(layer.kl for layer in layers),
             "penalty": sum(layer.penalty for layer in layers),
             "advice": [asdict(one) for one in advised],

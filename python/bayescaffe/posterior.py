@@ -8,7 +8,7 @@ import csv
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +28,6 @@ class LayerPosterior:
     """The posterior of one Bayesian layer."""
 
     name: str
-    type: str
-    outputs: int
-    """The layer's num_output."""
-    is_output: bool
-    """Whether the net's answer comes from this layer, so that its size is not free."""
     weights: int
     """Number of weights (K)."""
     tau: float
@@ -41,12 +36,13 @@ class LayerPosterior:
     """Number of biases, 0 without a bias term."""
     tau_bias: float | None
     """The same for the biases."""
+    type: str
+    outputs: int
+    """The layer's num_output."""
+    is_output: bool
+    """Whether the net's answer comes from this layer, so that its size is not free."""
     norm: float
     """Euclidean norm of the means of the weights."""
-    signal_to_noise: float
-    """|mean| of a weight by its standard deviation, 1 / tau."""
-    sign_certainty: float
-    """Probability that a weight drawn from the posterior has the sign of its mean."""
     kl: float
     """KL(q || p) of weights and biases in nats; 0 for what an earlier layer shares and counts."""
     kl_share: float
@@ -56,9 +52,24 @@ class LayerPosterior:
     """Both as in the prototxt: KL enters the loss times kl_weight / dataset_size."""
 
     @property
+    def signal_to_noise(self) -> float:
+        """|mean| of a weight by its standard deviation."""
+        return 1 / self.tau
+
+    @property
+    def sign_certainty(self) -> float:
+        """The probability that a weight drawn from the posterior has the sign of its mean."""
+        return 0.5 * math.erfc(-self.signal_to_noise / math.sqrt(2))
+
+    @property
     def penalty(self) -> float:
         """What the layer's KL adds to the loss, the number that its KL top shows."""
         return self.kl * self.kl_weight / self.dataset_size if self.kl_weight else 0.0
+
+    def as_dict(self) -> dict:
+        """All of it by name, for JSON and CSV."""
+        derived = ("signal_to_noise", "sign_certainty", "penalty")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 def inspect(net: str | os.PathLike, weights: str | os.PathLike) -> list[LayerPosterior]:
@@ -93,9 +104,9 @@ def write_csv(layers: Sequence[LayerPosterior], path: str | os.PathLike) -> None
     path = Path(path)
     with scratch_dir(path.parent) as scratch:
         with (scratch / "layers.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, [field.name for field in fields(LayerPosterior)])
+            writer = csv.DictWriter(file, layers[0].as_dict())
             writer.writeheader()
-            writer.writerows(map(asdict, layers))
+            writer.writerows(layer.as_dict() for layer in layers)
         (scratch / "layers.csv").replace(path)
 
 
@@ -121,11 +132,6 @@ def kl_divergence(m: np.ndarray, tau: float, prior_mean: float, prior_std: float
     return float(np.sum(math.log(prior_std / tau) - log_size + (squares - 1) / 2))
 
 
-def sign_certainty(tau: float) -> float:
-    """The probability that N(m, (tau m)^2) has the sign of m: Phi(1 / tau)."""
-    return 0.5 * math.erfc(-1 / (tau * math.sqrt(2)))
-
-
 def _is_bayesian(layer) -> bool:
     return layer.type.startswith("Bayes")
 
@@ -143,16 +149,14 @@ def _posterior(layer, blobs: list[np.ndarray], counted: list[bool], is_output: b
     has_bias = stock == 2
     return LayerPosterior(
         name=layer.name,
-        type=layer.type,
-        outputs=getattr(layer, size_field(layer)).num_output,
-        is_output=is_output,
         weights=blobs[0].size,
         tau=taus[0],
         biases=blobs[1].size if has_bias else 0,
         tau_bias=taus[1] if has_bias else None,
+        type=layer.type,
+        outputs=getattr(layer, size_field(layer)).num_output,
+        is_output=is_output,
         norm=float(np.linalg.norm(blobs[0].astype(np.float64))),
-        signal_to_noise=1 / taus[0],
-        sign_certainty=sign_certainty(taus[0]),
         kl=sum(kl_divergence(blobs[i], taus[i], *priors[i]) for i in range(stock) if counted[i]),
         kl_share=0.0,
         kl_weight=float(str(np.float32(param.kl_weight))),  # 0.0036, not 0.00359999993…

@@ -12,7 +12,6 @@ from bayescaffe.errors import BayesCaffeError  # noqa: E402
 from bayescaffe.posterior import (  # noqa: E402
     inspect,
     kl_divergence,
-    sign_certainty,
     softplus,
     write_csv,
 )
@@ -104,11 +103,15 @@ def test_kl_without_weight_adds_nothing_to_the_loss(tmp_path, digits):
     assert layers[0].dataset_size is None
 
 
-def test_sign_certainty_is_the_share_of_draws_with_the_means_sign():
-    draws = -0.3 * (1 + 0.758 * np.random.default_rng(0).standard_normal(100_000))
-    assert sign_certainty(0.758) == pytest.approx((draws < 0).mean(), abs=0.004)
-    assert sign_certainty(0.758) == pytest.approx(stats.norm.cdf(1 / 0.758))
-    assert sign_certainty(4.5e-5) == 1
+def test_sign_certainty_is_the_share_of_draws_with_the_means_sign(tmp_path, digits):
+    text = small_net(digits, "kl_weight: 0 tau_init: 0.758")
+    hidden = inspect(*saved(tmp_path, text))[1]
+    assert hidden.sign_certainty == pytest.approx(stats.norm.cdf(1 / 0.758), rel=1e-6)
+    net = make_net(tmp_path, text, weights=tmp_path / "net.caffemodel")
+    net.set_draw(0)
+    net.forward()
+    weights = 1 + hidden.tau * net.params["hidden"][4].data  # as multiples of their means
+    assert (weights > 0).mean() == pytest.approx(hidden.sign_certainty, abs=0.03)
 
 
 def test_softplus_in_both_tails():

@@ -7,7 +7,7 @@ from conftest import REPO, make_net, small_net
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.errors import BayesCaffeError  # noqa: E402
 from bayescaffe.nets import layers_of_phase, parse_message, read_weights  # noqa: E402
-from bayescaffe.posterior import sign_certainty  # noqa: E402
+from bayescaffe.posterior import LayerPosterior  # noqa: E402
 from bayescaffe.reducing import (  # noqa: E402
     advice,
     count_parameters,
@@ -209,24 +209,20 @@ def test_output_layers_are_those_before_an_end(digits):
     assert outputs(PAIR + plain("sum", "Eltwise", "a", "b")) == {"a", "b"}
 
 
-class Layer:
-    """What `advice` looks at of a LayerPosterior."""
-
-    def __init__(self, name, tau, outputs=8, is_output=False):
-        self.name, self.outputs, self.is_output = name, outputs, is_output
-        self.sign_certainty = sign_certainty(tau)
+def layer(name, tau, is_output=False):
+    return LayerPosterior(name, 24, tau, 8, 0.1, "", 8, is_output, 1.0, 1.0, 1.0, 0, None)
 
 
 def test_advice_draws_the_line_where_the_paper_did():
     text = SOUND["concat"][0]
-    (one,) = advice(text, [Layer("a", 0.758), Layer("b", 0.567)])
+    (one,) = advice(text, [layer("a", 0.758), layer("b", 0.567)])
     assert (one.layer, one.outputs, one.proposed, one.obstacle) == ("a", 8, 4, None)
-    assert [one.layer for one in advice(text, [Layer("a", 0.7), Layer("b", 0.9)])] == ["b", "a"]
-    assert advice(text, [Layer("out", 3, is_output=True), Layer("a", 0.607)]) == []
+    assert [one.layer for one in advice(text, [layer("a", 0.7), layer("b", 0.9)])] == ["b", "a"]
+    assert advice(text, [layer("out", 3, is_output=True), layer("a", 0.607)]) == []
 
 
 def test_advice_tells_why_a_layer_cannot_be_halved():
-    (one,) = advice(SOUND["sum"][0], [Layer("a", 0.758)], "my.net")
+    (one,) = advice(SOUND["sum"][0], [layer("a", 0.758)], "my.net")
     assert one.proposed is None
     assert "my.net: layer 'sum' (Eltwise)" in one.obstacle
 
@@ -248,7 +244,8 @@ def test_layers_of_a_phase_are_those_that_caffe_takes(tmp_path, phase):
     text = INPUT + 'state { level: 3 stage: "a" stage: "b" }' + "".join(
         plain(name, "ReLU", "x", more=rule) for name, rule in rules.items()
     )  # fmt: skip
-    caffes = make_net(tmp_path, text, getattr(pycaffe, phase))
+    (tmp_path / "net.prototxt").write_text(text)
+    caffes = pycaffe.Net(str(tmp_path / "net.prototxt"), getattr(pycaffe, phase), level=3)
     ours = layers_of_phase(parse_message(text, "NetParameter"), phase)
     # Caffe adds layers that split a blob.
     names = [name for name in caffes._layer_names if "split" not in name]
