@@ -171,6 +171,8 @@ def _matching_blobs(layer, stored: LayerBlobs | None, net, weights) -> list[np.n
         raise BayesCaffeError(f"{where} is in the net only")
     if stored.type != layer.type:
         raise BayesCaffeError(f"{where} is {layer.type} in the net, {stored.type} in the weights")
+    if stored.blobs[0].ndim < 2:
+        raise BayesCaffeError(f"{where} has weights of shape {stored.blobs[0].shape}")
     param = getattr(layer, size_field(layer))
     blobs, stock = stored.blobs, 1 + param.bias_term
     if len(blobs) != 3 * stock:

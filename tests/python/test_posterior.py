@@ -163,6 +163,16 @@ def test_nan_is_an_error_that_names_the_layer(tmp_path, digits, blob):
         inspect(net, weights)
 
 
+def test_weights_without_the_shape_of_weights_are_refused(tmp_path, digits):
+    net, weights = saved(tmp_path, small_net(digits, OPTIONS))
+    message = pycaffe.proto.caffe_pb2.NetParameter.FromString(weights.read_bytes())
+    blob = next(layer for layer in message.layer if layer.name == "hidden").blobs[0]
+    blob.shape.dim[:] = [1600]
+    weights.write_bytes(message.SerializeToString())
+    with pytest.raises(BayesCaffeError, match=r"layer 'hidden' has weights of shape \(1600,\)"):
+        inspect(net, weights)
+
+
 def test_damaged_files_are_named(tmp_path, digits):
     net, weights = saved(tmp_path, small_net(digits, OPTIONS))
     (tmp_path / "bad").write_bytes(b"\xff" * 100)

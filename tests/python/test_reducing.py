@@ -118,6 +118,15 @@ BROKEN = {
         {"a": 4},
         "'cat' .* joins blobs whose channels the net does not tell",
     ),
+    "flat partner": (
+        PAIR
+        + plain("flat a", "Flatten", "a")
+        + plain("flat b", "Flatten", "b")
+        + plain("cat", "Concat", "flat a", "flat b")
+        + dense("out", "cat", 4),
+        {"a": 4},
+        "'cat' .* joins blobs whose channels the net does not tell",
+    ),
     "axis": (
         INPUT + conv("a", "x", 8) + dense("b", "a", 4, more="axis: 2") + dense("out", "b", 3),
         {"a": 4},
