@@ -12,6 +12,7 @@ from bayescaffe import (
     __version__,
     analyze_command,
     data_command,
+    inspect_command,
     sample_command,
 )
 from bayescaffe.errors import BayesCaffeError
@@ -23,6 +24,7 @@ COMMANDS = (
     data_command.register,
     sample_command.register,
     analyze_command.register,
+    inspect_command.register,
 )
 
 
