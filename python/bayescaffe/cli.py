@@ -8,13 +8,13 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from bayescaffe import __version__, data_command
+from bayescaffe import __version__, data_command, train_command
 from bayescaffe.errors import BayesCaffeError
 
 # A subcommand is a function that adds its parser to the subparsers it is given and sets the
 # parser's default `run`, a function from the parsed arguments to None. It imports what is heavy
 # inside `run`, so that `--help` stays quick.
-COMMANDS = (data_command.register,)
+COMMANDS = (data_command.register, train_command.register)
 
 
 def build_parser() -> argparse.ArgumentParser:
