@@ -188,6 +188,7 @@ class _Run:
         self.log_path = folder / "train.log"
         self.curve_path = folder / "curve.csv"
         self.progress = progress
+        self.process: subprocess.Popen | None = None
         self.interrupts = 0
 
     def watch(self, command: list[str]) -> TrainingResult:
@@ -244,35 +245,39 @@ class _Run:
         """Caffe, running. It ends with this block, and with this process if that is killed."""
         # Its log is what this reads, whatever the user's environment says of logging.
         plain = {name: os.environ[name] for name in os.environ if not name.startswith("GLOG_")}
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**plain, "GLOG_minloglevel": "0", "GLOG_logtostderr": "1"},
-            # Away from the terminal, whose Ctrl-C would reach it beside the one passed on.
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),
-        ) as process:
+        with (
+            self._signals_passed_on(),
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**plain, "GLOG_minloglevel": "0", "GLOG_logtostderr": "1"},
+                # Away from the terminal, whose Ctrl-C would reach it beside the one passed on.
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            ) as self.process,
+        ):
             try:
-                with self._signals_passed_on(process):
-                    yield process
-                    process.wait()
+                if self.interrupts:
+                    self.process.send_signal(signal.SIGINT)
+                yield self.process
+                self.process.wait()
             finally:
-                process.kill()
+                self.process.kill()
 
     @contextlib.contextmanager
-    def _signals_passed_on(self, process: subprocess.Popen) -> Iterator[None]:
+    def _signals_passed_on(self) -> Iterator[None]:
         """Let Ctrl-C and kill make Caffe write a snapshot and stop; a second one stops it now."""
 
         def pass_on(number, frame) -> None:
             self.interrupts += 1
-            if self.interrupts == 1:
-                process.send_signal(signal.SIGINT)
-            else:
-                process.kill()
+            if self.process and self.interrupts == 1:
+                self.process.send_signal(signal.SIGINT)
+            elif self.process:
+                self.process.kill()
 
         old = {}
         if threading.current_thread() is threading.main_thread():
@@ -351,7 +356,9 @@ class _View:
         self._bar = tqdm(
             total=last, initial=first, unit="it", disable=not is_bar, dynamic_ncols=True
         )
-        self._taus = tqdm(bar_format="{desc}", position=1, disable=not is_bar, dynamic_ncols=True)
+        self._taus = tqdm(
+            bar_format="{desc}", position=1, leave=False, disable=not is_bar, dynamic_ncols=True
+        )
 
     def show(self, parser: LogParser) -> None:
         """Show the state of the training as the log has it."""

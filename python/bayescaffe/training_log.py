@@ -70,7 +70,7 @@ class LogParser:
         """What the latest run said of its failure."""
         self._row: dict[str, float] = {}
         self._completed: list[dict[str, float]] = []
-        self._time: datetime | None = None
+        self._row_time: datetime | None = None
         self._start: datetime | None = None
         self._before = 0.0
         self._is_first_test = True
@@ -93,10 +93,9 @@ class LogParser:
             self._go_back(int(found[1]))
         elif found := _LINE.fullmatch(line):
             level, date, clock, message = found.groups()
-            self._time = datetime.fromisoformat(f"{_iso(date)} {clock}")
             if level == "F":
                 self.errors.append(message)
-            self._read(message)
+            self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
         elif _ERROR.match(line):
             self.errors.append(line)
         return self._completed
@@ -110,7 +109,8 @@ class LogParser:
     def _complete(self) -> None:
         row, self._row = self._row, {}
         if len(row) > 1:
-            row["seconds"] = round(self._before + (self._time - self._start).total_seconds(), 3)
+            elapsed = self._row_time - self._start
+            row["seconds"] = round(self._before + elapsed.total_seconds(), 3)
             self.rows.append(row)
             self._completed.append(row)
 
@@ -123,7 +123,7 @@ class LogParser:
         while self.rows and self.rows[-1]["iteration"] >= iteration:
             self.rows.pop()
 
-    def _read(self, message: str) -> None:
+    def _read(self, message: str, when: datetime) -> None:
         if found := _ITERATION.match(message):
             iteration = int(found[1])
             if iteration != self._row.get("iteration"):
@@ -131,8 +131,10 @@ class LogParser:
                 self._go_back(iteration)
                 self._row = {"iteration": iteration}
             if self._start is None:
-                self._start = self._time
+                self._start = when
                 self._before = self.rows[-1]["seconds"] if self.rows else 0.0
+        if message.startswith(("Iteration ", "    ")):
+            self._row_time = when
         row = self._row
         if found := _LOSS.fullmatch(message):
             row["loss"] = float(found[1])
