@@ -98,14 +98,14 @@ def train(
     for path in (folder, prefix.parent):
         path.mkdir(parents=True, exist_ok=True)
     start = _starting_point(prefix, resume, weights)
-    with _open_log(folder / "train.log", folder / "curve.csv", start) as (log, parser):
+    with _open_log(folder / "train.log", folder / "curve.csv", start, prefix) as (log, parser):
         run = _Run(solver, message, start, log, parser, folder, progress)
         if start and start.iteration >= message.max_iter:
             logger.info(
                 "%s is of iteration %s; max_iter of %s is %s: nothing is left to do",
                 *(start.state, start.iteration, solver, message.max_iter),
             )
-            return run.result()
+            return run.result(start.iteration, start.model)
         command = [str(caffe_tool()), "train", "-solver", str(solver)]
         if start:
             command += ["-snapshot", str(start.state)]
@@ -142,11 +142,11 @@ def _starting_point(
 
 @contextlib.contextmanager
 def _open_log(
-    path: Path, curve: Path, start: Snapshot | None
+    path: Path, curve: Path, start: Snapshot | None, prefix: Path
 ) -> Iterator[tuple[TextIO, LogParser]]:
-    """Yield the log, to append to, and a parser that knows what of it is still valid.
+    """Yield the log, to append to, and a parser that has read what is in it.
 
-    A log and a curve of an earlier training are kept as train.old.log and curve.old.csv.
+    A log and a curve of another training are kept as train.old.log and curve.old.csv.
     """
     parser = LogParser()
     with path.open("a+") as log:
@@ -155,15 +155,18 @@ def _open_log(
         except BlockingIOError:
             raise BayesCaffeError(f"{path}: another training is writing to it") from None
         log.seek(0)
-        if start is None:
+        lines = log.readlines()
+        if start and f'snapshot_prefix: "{prefix}"\n' in lines:
+            if not lines[-1].endswith("\n"):  # it was killed
+                log.write("\n")
+            for line in lines:
+                parser.feed(line)
+            parser.end()
+        else:
             for old in (path, curve):
                 if old.is_file() and old.stat().st_size:
                     shutil.copyfile(old, old.with_name(f"{old.stem}.old{old.suffix}"))
             log.truncate(0)
-        elif old_lines := log.readlines():
-            for line in old_lines:
-                parser.feed(line)
-            parser.end()
         yield log, parser
 
 
@@ -212,16 +215,16 @@ class _Run:
             raise KeyboardInterrupt
         if process.returncode:
             raise BayesCaffeError(self._failure(process.returncode))
-        return self.result()
+        models = self.parser.models
+        return self.result(self.message.max_iter, models[-1] if models else None)
 
-    def result(self) -> TrainingResult:
-        """What the log tells."""
+    def result(self, iterations: int, model: Path | None) -> TrainingResult:
+        """What the log tells of a training that is done."""
         latest = self.parser.latest
-        models = self.parser.models or ([self.start.model] if self.start else [])
         return TrainingResult(
-            iterations=self.message.max_iter,
+            iterations=iterations,
             seconds=latest("seconds") or 0.0,
-            snapshot=models[-1] if models else None,
+            snapshot=model,
             log=self.log_path,
             curve=self.curve_path,
             loss=latest("loss"),
@@ -304,12 +307,7 @@ class _Run:
             view.warn(f"Iteration {row['iteration']}: {text}. {self._remedy()}")
 
     def _divergence(self, row: dict[str, float], column: str) -> str:
-        good = None
-        for state in reversed(self.parser.states):
-            with contextlib.suppress(BayesCaffeError, OSError):
-                good = read_snapshot(state)
-                break
-        good = good or self.start
+        good = self._last_good()
         name = column.replace(":", " of ").replace("_", " ")
         return (
             f"{self.solver}: the training diverged and was stopped: {name} is {row[column]} at "
@@ -317,6 +315,12 @@ class _Run:
             + (f"last good snapshot: {good.state}" if good else "no snapshot was written before")
             + f"\nlog: {self.log_path}"
         )
+
+    def _last_good(self) -> Snapshot | None:
+        for state in reversed(self.parser.states):
+            with contextlib.suppress(BayesCaffeError, OSError):
+                return read_snapshot(state)
+        return self.start
 
     def _remedy(self) -> str:
         return (
@@ -333,11 +337,11 @@ class _Run:
         )
 
     def _report_interrupt(self) -> None:
-        states = self.parser.states
+        good = self._last_good()
         logger.warning(
             "Interrupted. %s\nlog: %s",
-            f"Snapshot: {states[-1]}; `bayescaffe train {self.solver} --resume` goes on from it."
-            if states
+            f"Snapshot: {good.state}; `bayescaffe train {self.solver} --resume` goes on from it."
+            if good
             else "No snapshot was written.",
             self.log_path,
         )
@@ -391,10 +395,9 @@ class _View:
 
 
 def _figures(parser: LogParser) -> Iterator[str]:
-    if (loss := parser.latest("loss")) is not None:
-        yield f"loss {loss:.4f}"
-    if (kl := parser.latest("kl_term")) is not None:
-        yield f"KL {kl:.4f}"
+    loss, kl = parser.latest("loss"), parser.latest("kl_term")
+    if loss is not None:
+        yield f"loss {loss:.4f}" + (f" + KL {kl:.4f}" if kl is not None else "")
     if (error := parser.latest("test_error")) is not None:
         yield f"test error {error:.2%}"
     if (error := parser.latest("mean_test_error")) is not None:

@@ -70,6 +70,7 @@ class LogParser:
         """What the latest run said of its failure."""
         self._row: dict[str, float] = {}
         self._completed: list[dict[str, float]] = []
+        self._latest: dict[str, float] = {}
         self._row_time: datetime | None = None
         self._start: datetime | None = None
         self._before = 0.0
@@ -77,12 +78,12 @@ class LogParser:
 
     def latest(self, column: str) -> float | None:
         """The value that was measured last."""
-        return next((row[column] for row in reversed(self.rows) if column in row), None)
+        return self._latest.get(column)
 
     def taus(self, kind: str = "tau") -> dict[str, float]:
         """tau (or tau_b) by layer, as measured last."""
-        names = [name for row in reversed(self.rows) for name in row if name.startswith(kind + ":")]
-        return {name.split(":", 1)[1]: self.latest(name) for name in dict.fromkeys(names)}
+        found = (name.split(":", 1) for name in self._latest)
+        return {rest[0]: self._latest[f"{kind}:{rest[0]}"] for head, *rest in found if head == kind}
 
     def feed(self, line: str) -> list[dict[str, float]]:
         """Take one line; return the rows that it completes."""
@@ -112,6 +113,7 @@ class LogParser:
             elapsed = self._row_time - self._start
             row["seconds"] = round(self._before + elapsed.total_seconds(), 3)
             self.rows.append(row)
+            self._latest.update(row)
             self._completed.append(row)
 
     def _start_run(self) -> None:
@@ -120,8 +122,9 @@ class LogParser:
         self.models, self.states, self.errors = [], [], []
 
     def _go_back(self, iteration: int) -> None:
-        while self.rows and self.rows[-1]["iteration"] >= iteration:
-            self.rows.pop()
+        if self.rows and self.rows[-1]["iteration"] >= iteration:
+            self.rows[:] = [row for row in self.rows if row["iteration"] < iteration]
+            self._latest = {name: value for row in self.rows for name, value in row.items()}
 
     def _read(self, message: str, when: datetime) -> None:
         if found := _ITERATION.match(message):
