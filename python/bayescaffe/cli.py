@@ -14,6 +14,7 @@ from bayescaffe import (
     data_command,
     inspect_command,
     sample_command,
+    train_command,
 )
 from bayescaffe.errors import BayesCaffeError
 
@@ -22,6 +23,7 @@ from bayescaffe.errors import BayesCaffeError
 # inside `run`, so that `--help` stays quick.
 COMMANDS = (
     data_command.register,
+    train_command.register,
     sample_command.register,
     analyze_command.register,
     inspect_command.register,

@@ -309,6 +309,22 @@ def _caffe_errors(what: str | os.PathLike) -> Iterator[None]:
         raise BayesCaffeError(f"{what}: {error}") from error
 
 
+def read_state(path: str | os.PathLike):
+    """The `SolverState` in a snapshot."""
+    from caffe.proto import caffe_pb2
+    from google.protobuf.message import DecodeError
+
+    state = caffe_pb2.SolverState()
+    try:
+        state.ParseFromString(Path(path).read_bytes())
+    except DecodeError as error:
+        raise BayesCaffeError(f"{path}: damaged, or no solver state: {error}") from error
+    # Written last, so that a file without it is not complete.
+    if not state.HasField("current_step"):
+        raise BayesCaffeError(f"{path}: not complete")
+    return state
+
+
 def _array(blob) -> np.ndarray:
     # Caffe's old files have four fields instead of a shape.
     old = (blob.num, blob.channels, blob.height, blob.width)
