@@ -17,7 +17,7 @@ from conftest import caffe, make_net, small_net, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 
-from bayescaffe.posterior import read_posterior  # noqa: E402
+from bayescaffe.posterior import inspect  # noqa: E402
 from bayescaffe.snapshots import newest_snapshot, read_snapshot  # noqa: E402
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
@@ -88,7 +88,7 @@ def test_it_is_caffe_train_with_its_figures(tmp_path, digits, solver):
     assert result.iterations == 40
     assert f"accuracy = {1 - result.test_error:g}" in plain.stdout
     assert f"Iteration 40, loss = {result.loss:g}" in plain.stdout
-    for layer in read_posterior(result.snapshot):
+    for layer in inspect(tmp_path / "run.net.prototxt", result.snapshot):
         assert result.tau[layer.name] == pytest.approx(layer.tau, rel=1e-5)
         assert result.tau_bias[layer.name] == pytest.approx(layer.tau_bias, rel=1e-5)
 
