@@ -206,7 +206,8 @@ def test_sets_that_are_not_comparable_are_a_warning():
 # What cannot be analysed
 
 
-def test_draws_that_are_no_probabilities():
+def test_draws_that_are_no_probabilities(monkeypatch):
+    monkeypatch.setattr(analysis, "CHUNK_NUMBERS", 3 * 2 * 70)  # seventy images
     for bad, what in ((np.nan, "nan"), (-0.1, "-0.1"), (0.9, "1.5"), (np.inf, "inf")):
         probabilities = np.full((3, 200, 2), 0.5, np.float32)
         probabilities[2, 150, 1] = bad
@@ -351,6 +352,7 @@ def test_the_figures_are_printed_with_what_they_mean(folder, monkeypatch, capsys
     assert f"{found.metrics['aurc']:.5f}" in rows["AURC"]
     assert rows["aleatoric"][1] == f"{found.aleatoric.mean():.4f}"
     assert rows["confidence"][1] == f"{found.ood['scores']['confidence']['auroc']:.4f}"
+    assert "the predicted class's interval overlaps no other" in text
     assert "warning" not in text
     assert max(map(len, text.splitlines())) <= 100
     assert len(text.splitlines()) <= 40
