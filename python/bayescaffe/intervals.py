@@ -71,7 +71,7 @@ def too_few_passes(passes: int, level: float) -> str | None:
         return None
     if passes == 1:
         return (
-            "one pass has no spread: the intervals have no width, all predictions but ties count as "
+            "one pass has no spread: intervals have no width, all predictions but ties count as "
             f"certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
         )
     return (

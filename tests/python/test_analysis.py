@@ -362,6 +362,7 @@ def test_the_figures_are_printed_with_what_they_mean(folder, monkeypatch, capsys
 def test_without_labels_the_command_says_so(folder, capsys):
     assert run(folder / "other.npz", "--level", "0.99") == 0
     text = capsys.readouterr().out
+    assert "of 90 images (the predicted class's interval overlaps no other)" in text
     assert "this file has no labels" in text
     assert "warning: 60 passes are too few for intervals at level 0.99" in text
     assert "NLL" not in text
