@@ -143,6 +143,15 @@ def test_one_pass_of_an_ordinary_net():
     assert "one pass has no spread" in found.warnings[0]
 
 
+def test_passes_of_a_net_that_draws_nothing_are_a_warning():
+    one = random_draws(passes=1).probabilities
+    same = Draws(one.repeat(41, axis=0), None, {"is_random": False})
+    assert analyze(same).warnings == [
+        "all 41 passes are the same, since no layer of the net is random"
+    ]
+    assert analyze(dataclasses.replace(same, meta={"is_random": True})).warnings == []
+
+
 def test_too_few_passes_are_a_warning():
     assert analyze(random_draws(passes=41)).warnings == []
     (warning,) = analyze(random_draws(passes=40)).warnings
