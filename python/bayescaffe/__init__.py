@@ -9,8 +9,10 @@ import importlib
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Analysis": "analysis",
     "Draws": "draws",
     "Model": "nets",
+    "analyze": "analysis",
     "load_draws": "draws",
     "open_images": "images",
     "sample": "sampling",

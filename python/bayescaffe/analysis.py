@@ -175,6 +175,8 @@ def analyze(
 
     few = intervals.too_few_passes(passes, level)
     warnings = [few] if few else []
+    if passes > 1 and not draws.meta.get("is_random", True):
+        warnings.append(f"all {passes} passes are the same, since no layer of the net is random")
     found = _per_image(draws.probabilities, name, labels, level, interval, progress)
     judged = {} if labels is None else _judge(found, labels, bins)
     if ood is not None:

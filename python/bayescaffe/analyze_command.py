@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from bayescaffe.errors import BayesCaffeError
 
 if TYPE_CHECKING:
     from bayescaffe.analysis import Analysis
-    from bayescaffe.draws import Draws
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +86,15 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from bayescaffe.analysis import analyze
+    from bayescaffe.draws import load_draws
     from bayescaffe.scratch import scratch_file
 
     _keep_apart(args)
     found = analyze(
-        _load(args.draws),
+        load_draws(args.draws),
         level=args.level,
         interval=args.interval,
-        ood=None if args.ood is None else _load(args.ood),
+        ood=None if args.ood is None else load_draws(args.ood),
         bins=args.bins,
         progress=not args.quiet,
     )
@@ -118,14 +117,6 @@ def _keep_apart(args: argparse.Namespace) -> None:
             if path.resolve() in taken:
                 raise BayesCaffeError(f"{option} {path}: is already named for something else")
             taken.add(path.resolve())
-
-
-def _load(path: Path) -> Draws:
-    """The draws, with their path in `meta` so that errors can name it."""
-    from bayescaffe.draws import load_draws
-
-    draws = load_draws(path)
-    return replace(draws, meta={**draws.meta, "path": str(path)})
 
 
 def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:

@@ -71,8 +71,8 @@ def too_few_passes(passes: int, level: float) -> str | None:
         return None
     if passes == 1:
         return (
-            "one pass has no spread: the intervals have no width, so all predictions but ties count "
-            f"as certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
+            "one pass has no spread: intervals have no width, all predictions but ties count as "
+            f"certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
         )
     return (
         f"{passes} passes are too few for intervals at level {level:g}: their ends rest on the "

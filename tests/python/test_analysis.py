@@ -143,6 +143,15 @@ def test_one_pass_of_an_ordinary_net():
     assert "one pass has no spread" in found.warnings[0]
 
 
+def test_passes_of_a_net_that_draws_nothing_are_a_warning():
+    one = random_draws(passes=1).probabilities
+    same = Draws(one.repeat(41, axis=0), None, {"is_random": False})
+    assert analyze(same).warnings == [
+        "all 41 passes are the same, since no layer of the net is random"
+    ]
+    assert analyze(dataclasses.replace(same, meta={"is_random": True})).warnings == []
+
+
 def test_too_few_passes_are_a_warning():
     assert analyze(random_draws(passes=41)).warnings == []
     (warning,) = analyze(random_draws(passes=40)).warnings
@@ -206,7 +215,8 @@ def test_sets_that_are_not_comparable_are_a_warning():
 # What cannot be analysed
 
 
-def test_draws_that_are_no_probabilities():
+def test_draws_that_are_no_probabilities(monkeypatch):
+    monkeypatch.setattr(analysis, "CHUNK_NUMBERS", 3 * 2 * 70)  # seventy images
     for bad, what in ((np.nan, "nan"), (-0.1, "-0.1"), (0.9, "1.5"), (np.inf, "inf")):
         probabilities = np.full((3, 200, 2), 0.5, np.float32)
         probabilities[2, 150, 1] = bad
@@ -351,6 +361,7 @@ def test_the_figures_are_printed_with_what_they_mean(folder, monkeypatch, capsys
     assert f"{found.metrics['aurc']:.5f}" in rows["AURC"]
     assert rows["aleatoric"][1] == f"{found.aleatoric.mean():.4f}"
     assert rows["confidence"][1] == f"{found.ood['scores']['confidence']['auroc']:.4f}"
+    assert "the predicted class's interval overlaps no other" in text
     assert "warning" not in text
     assert max(map(len, text.splitlines())) <= 100
     assert len(text.splitlines()) <= 40
@@ -360,6 +371,7 @@ def test_the_figures_are_printed_with_what_they_mean(folder, monkeypatch, capsys
 def test_without_labels_the_command_says_so(folder, capsys):
     assert run(folder / "other.npz", "--level", "0.99") == 0
     text = capsys.readouterr().out
+    assert "of 90 images (the predicted class's interval overlaps no other)" in text
     assert "this file has no labels" in text
     assert "warning: 60 passes are too few for intervals at level 0.99" in text
     assert "NLL" not in text
