@@ -10,9 +10,12 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Draws": "draws",
+    "LayerPosterior": "posterior",
     "Model": "nets",
+    "inspect": "posterior",
     "load_draws": "draws",
     "open_images": "images",
+    "reduce_net": "reducing",
     "sample": "sampling",
     "save_draws": "draws",
 }
