@@ -11,12 +11,17 @@ __version__ = "0.1.0"
 _MODULES = {
     "Analysis": "analysis",
     "Draws": "draws",
+    "LayerPosterior": "posterior",
     "Model": "nets",
     "analyze": "analysis",
+    "inspect": "posterior",
     "load_draws": "draws",
     "open_images": "images",
+    "read_curve": "training",
+    "reduce_net": "reducing",
     "sample": "sampling",
     "save_draws": "draws",
+    "train": "training",
 }
 __all__ = ["__version__", *_MODULES]
 

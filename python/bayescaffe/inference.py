@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bayescaffe.errors import BayesCaffeError
 
-TEST = 1  # caffe.TEST
+TRAIN, TEST = 0, 1  # caffe.TRAIN, caffe.TEST
 # Layers that only look at what others compute.
 ONLOOKERS = ("Accuracy", "Silence")
 # Fields of a data layer that tell the size of its batches.
@@ -37,6 +37,26 @@ class InferenceNet:
         input_layer.input_param.shape.add().dim.extend((_batch_size(self.source), *shape))
 
 
+def layers_of_phase(net, phase: int) -> list:
+    """The layers that the net has in phase TRAIN or TEST, by Caffe's rules `include`, `exclude`."""
+    state = net.state
+
+    def meets(rule) -> bool:
+        return (
+            (not rule.HasField("phase") or rule.phase == phase)
+            and (not rule.HasField("min_level") or state.level >= rule.min_level)
+            and (not rule.HasField("max_level") or state.level <= rule.max_level)
+            and set(rule.stage) <= set(state.stage)
+            and not set(rule.not_stage) & set(state.stage)
+        )
+
+    return [
+        layer
+        for layer in net.layer
+        if (any(map(meets, layer.include)) if layer.include else not any(map(meets, layer.exclude)))
+    ]
+
+
 def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> InferenceNet:
     """Make a net for inference of any classifier.
 
@@ -53,11 +73,7 @@ def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> I
             "the net is in an old format (`layers { … }`); Caffe's upgrade_net_proto_text makes "
             "a new one of it"
         )
-    state = type(net.state)()
-    state.CopyFrom(net.state)
-    state.phase = TEST
-    layers = _legacy_inputs(net)
-    layers += [layer for layer in net.layer if _is_included(layer, state)]
+    layers = _legacy_inputs(net) + layers_of_phase(net, TEST)
     scores, softmax_param = _class_scores(layers, output)
 
     layers, needed = _ancestors(layers, scores)
@@ -177,23 +193,6 @@ def _is_random(layer) -> bool:
         return layer.dropout_param.sample_weights_test
     bayes = layer.bayes_param
     return layer.type.startswith("Bayes") and bayes.sample == bayes.ALWAYS
-
-
-def _is_included(layer, state) -> bool:
-    """Whether a net in that state has the layer: Caffe's rules of `include` and `exclude`."""
-    if layer.include:
-        return any(_meets(state, rule) for rule in layer.include)
-    return not any(_meets(state, rule) for rule in layer.exclude)
-
-
-def _meets(state, rule) -> bool:
-    return not (
-        (rule.HasField("phase") and rule.phase != state.phase)
-        or (rule.HasField("min_level") and state.level < rule.min_level)
-        or (rule.HasField("max_level") and state.level > rule.max_level)
-        or set(rule.stage) - set(state.stage)
-        or set(rule.not_stage) & set(state.stage)
-    )
 
 
 def _legacy_inputs(net) -> list:

@@ -109,15 +109,14 @@ def _write_reduced(args: argparse.Namespace, text: str, sizes: dict[str, int]) -
     from bayescaffe.errors import BayesCaffeError
     from bayescaffe.nets import read_weights
     from bayescaffe.reducing import count_parameters, reduce_net
-    from bayescaffe.scratch import scratch_dir
+    from bayescaffe.scratch import scratch_file
 
     if args.out.exists() and any(args.out.samefile(path) for path in (args.net, args.weights)):
         raise BayesCaffeError(f"--out {args.out} would overwrite what is read; name another file")
     reduced = reduce_net(text, sizes, str(args.net))
     before, after = count_parameters(text, reduced, read_weights(args.weights))
-    with scratch_dir(args.out.parent) as scratch:
-        (scratch / "net").write_text(reduced)
-        (scratch / "net").replace(args.out)
+    with scratch_file(args.out) as scratch:
+        scratch.write_text(reduced)
     return {"out": str(args.out), "parameters_before": before, "parameters": after}
 
 

@@ -58,31 +58,6 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
         raise BayesCaffeError(f"{source}: not a {kind} in text format: {error}") from error
 
 
-def layers_of_phase(net, phase: str) -> list:
-    """The layers of a NetParameter that are in its net of phase "TRAIN" or "TEST".
-
-    These are the layers whose `include` and `exclude` rules allow it, as in Net::FilterNet.
-    """
-    from caffe.proto import caffe_pb2
-
-    state, value = net.state, caffe_pb2.Phase.Value(phase)
-
-    def meets(rule) -> bool:
-        return (
-            (not rule.HasField("phase") or rule.phase == value)
-            and (not rule.HasField("min_level") or state.level >= rule.min_level)
-            and (not rule.HasField("max_level") or state.level <= rule.max_level)
-            and set(rule.stage) <= set(state.stage)
-            and not set(rule.not_stage) & set(state.stage)
-        )
-
-    return [
-        layer
-        for layer in net.layer
-        if (any(map(meets, layer.include)) if layer.include else not any(map(meets, layer.exclude)))
-    ]
-
-
 def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     """The layers with parameters in a caffemodel, in the order of the net."""
     from caffe.proto import caffe_pb2

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.errors import BayesCaffeError
-from bayescaffe.nets import LayerBlobs, layers_of_phase, read_message, read_weights
+from bayescaffe.inference import TRAIN, layers_of_phase
+from bayescaffe.nets import LayerBlobs, read_message, read_weights
 from bayescaffe.reducing import output_layers, size_field
-from bayescaffe.scratch import scratch_dir
+from bayescaffe.scratch import scratch_file
 
 # kSmallMean of caffe_bayes/include/caffe/bayes/formulas.hpp: where |m| is smaller, -ln|m| is
 # continued by a parabola.
@@ -81,7 +82,7 @@ def inspect(net: str | os.PathLike, weights: str | os.PathLike) -> list[LayerPos
     """
     message = read_message(net, "NetParameter")
     stored = {layer.name: layer for layer in read_weights(weights)}
-    layers = layers_of_phase(message, "TRAIN")
+    layers = layers_of_phase(message, TRAIN)
     if not any(map(_is_bayesian, layers)):
         trained = [layer.name for layer in stored.values() if _is_bayesian(layer)]
         hint = f"; {weights} has some: {', '.join(trained)}" if trained else ""
@@ -101,13 +102,10 @@ def inspect(net: str | os.PathLike, weights: str | os.PathLike) -> list[LayerPos
 
 def write_csv(layers: Sequence[LayerPosterior], path: str | os.PathLike) -> None:
     """One line for each layer, under the names of the fields."""
-    path = Path(path)
-    with scratch_dir(path.parent) as scratch:
-        with (scratch / "layers.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, layers[0].as_dict())
-            writer.writeheader()
-            writer.writerows(layer.as_dict() for layer in layers)
-        (scratch / "layers.csv").replace(path)
+    with scratch_file(Path(path)) as scratch, scratch.open("w", newline="") as file:
+        writer = csv.DictWriter(file, layers[0].as_dict())
+        writer.writeheader()
+        writer.writerows(layer.as_dict() for layer in layers)
 
 
 def softplus(delta: float) -> float:

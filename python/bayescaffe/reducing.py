@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from bayescaffe.errors import BayesCaffeError
-from bayescaffe.nets import LayerBlobs, layers_of_phase, parse_message
+from bayescaffe.inference import TEST, TRAIN, layers_of_phase
+from bayescaffe.nets import LayerBlobs, parse_message
 
 # A layer is unsure of its signs where fewer of its weights than this are expected to have the sign
 # of their mean. tau is then above 0.608, which divides the paper's 0.758, for which it halved the
@@ -98,7 +99,7 @@ def reduce_net(text: str, sizes: Mapping[str, int], source: str = "the net") -> 
                     f"{param.num_output}, and the new one must be smaller, and at least 1"
                 )
             param.num_output = size
-    for phase in ("TRAIN", "TEST"):
+    for phase in (TRAIN, TEST):
         _scales(layers_of_phase(before, phase), layers_of_phase(after, phase), source)
     reduced = _replace_sizes(text, sizes)
     if parse_message(reduced, "NetParameter", source) != after:
@@ -115,7 +116,7 @@ def count_parameters(
         weights: the trained weights of the net before, which know the sizes of its inputs.
     """
     before, after = (
-        layers_of_phase(parse_message(net, "NetParameter", source), "TRAIN")
+        layers_of_phase(parse_message(net, "NetParameter", source), TRAIN)
         for net in (text, reduced)
     )
     scales = _scales(before, after, source)
@@ -143,7 +144,7 @@ def output_layers(net) -> set[str]:
     An end is a blob that no layer takes: a loss, an accuracy, or the scores themselves.
     """
     found = set()
-    for phase in ("TRAIN", "TEST"):
+    for phase in (TRAIN, TEST):
         origins: dict[str, set[str]] = {}  # which layers with a size each blob comes from
         ends = set()
         for layer in layers_of_phase(net, phase):

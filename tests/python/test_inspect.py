@@ -64,7 +64,7 @@ def test_a_net_that_is_sure_gets_no_advice(tmp_path, digits, capsys):
 
 
 def test_json_is_one_object(files, capsys):
-    options = ["--json", "--reduce", "hidden=5", "--reduce", "conv=2", "--out", "out/small"]
+    options = ["--json", "--reduce", "hidden=5", "--reduce", "conv=2", "--out", "small"]
     assert main(["inspect", *files, *options]) == 0
     found = json.loads(capsys.readouterr().out)
     layers = inspect(*files)
@@ -72,7 +72,7 @@ def test_json_is_one_object(files, capsys):
     assert found["kl"] == pytest.approx(sum(layer.kl for layer in layers))
     assert [(one["layer"], one["proposed"]) for one in found["advice"]] == [("hidden", 8)]
     # conv 4x9+4 -> 2x9+2; hidden 16x100+16 -> 5x50+5; out 4x16+4 -> 4x5+4
-    assert found["reduced"] == {"out": "out/small", "parameters_before": 1724, "parameters": 299}
+    assert found["reduced"] == {"out": "small", "parameters_before": 1724, "parameters": 299}
 
 
 def test_csv_is_written_beside_the_table(files, capsys):

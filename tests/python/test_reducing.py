@@ -6,7 +6,8 @@ from conftest import REPO, make_net, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.nets import layers_of_phase, parse_message, read_weights  # noqa: E402
+from bayescaffe.inference import TEST, TRAIN, layers_of_phase  # noqa: E402
+from bayescaffe.nets import parse_message, read_weights  # noqa: E402
 from bayescaffe.posterior import LayerPosterior  # noqa: E402
 from bayescaffe.reducing import (  # noqa: E402
     advice,
@@ -236,7 +237,7 @@ def test_advice_tells_why_a_layer_cannot_be_halved():
     assert "my.net: layer 'sum' (Eltwise)" in one.obstacle
 
 
-@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
 def test_layers_of_a_phase_are_those_that_caffe_takes(tmp_path, phase):
     rules = {
         "train": "include { phase: TRAIN }",
@@ -254,7 +255,7 @@ def test_layers_of_a_phase_are_those_that_caffe_takes(tmp_path, phase):
         plain(name, "ReLU", "x", more=rule) for name, rule in rules.items()
     )  # fmt: skip
     (tmp_path / "net.prototxt").write_text(text)
-    caffes = pycaffe.Net(str(tmp_path / "net.prototxt"), getattr(pycaffe, phase), level=3)
+    caffes = pycaffe.Net(str(tmp_path / "net.prototxt"), phase, level=3)
     ours = layers_of_phase(parse_message(text, "NetParameter"), phase)
     # Caffe adds layers that split a blob.
     names = [name for name in caffes._layer_names if "split" not in name]
