@@ -18,6 +18,7 @@ _MODULES = {
     "load_draws": "draws",
     "open_images": "images",
     "read_curve": "training",
+    "reproduce": "reproduction",
     "reduce_net": "reducing",
     "sample": "sampling",
     "save_draws": "draws",
