@@ -13,6 +13,7 @@ from bayescaffe import (
     analyze_command,
     data_command,
     inspect_command,
+    report_command,
     sample_command,
     train_command,
 )
@@ -27,6 +28,7 @@ COMMANDS = (
     sample_command.register,
     analyze_command.register,
     inspect_command.register,
+    report_command.register,
 )
 
 
