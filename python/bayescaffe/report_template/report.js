@@ -26,6 +26,7 @@ function shape(tag, attributes = {}, ...children) {
 const DASHES = ["", "7 4", "2 3", "9 3 2 3", "12 4"];
 const series = (index) => "s" + (1 + (index % 5));
 const short = (value) => String(+value.toPrecision(4));
+const asPercent = (value) => short(100 * value) + "%";
 
 // About `wanted` round numbers in a range; powers of ten on a logarithmic one.
 function ticks([low, high], log, wanted = 5) {
@@ -72,14 +73,13 @@ function frame(width, height, options) {
   return { svg, x, y, box };
 }
 
-function line(chart, xs, ys, index, { step = false, dash = DASHES[index % 5] } = {}) {
+function line(chart, xs, ys, index) {
   let path = "";
   xs.forEach((value, k) => {
-    if (ys[k] === null) return;
     const [px, py] = [chart.x(value).toFixed(1), chart.y(ys[k]).toFixed(1)];
-    path += path === "" ? `M${px} ${py}` : step ? `H${px}V${py}` : `L${px} ${py}`;
+    path += path === "" ? `M${px} ${py}` : `L${px} ${py}`;
   });
-  chart.svg.append(shape("path", { class: "line " + series(index), d: path, "stroke-dasharray": dash }));
+  chart.svg.append(shape("path", { class: "line " + series(index), d: path, "stroke-dasharray": DASHES[index % 5] }));
 }
 
 const titled = (node, text) => (node.append(shape("title", {}, text)), node);
@@ -97,26 +97,24 @@ function legend(names, marks = false) {
   return list;
 }
 
-const top10 = (value) => 1.12 * (value || 0.01);
 const numbers = (lists) => lists.flat().filter((value) => value !== null);
 
 const charts = {
   risk(width, host) {
-    const models = data.risk, limit = top10(Math.max(...models.flatMap((model) => model.risk)));
+    const { coverage, models } = data.risk;
     const chart = frame(width, 300, {
-      xRange: [models[0].coverage[0], 1], yRange: [0, limit], xLabel: "accepted: the most confident images",
-      yLabel: "error among the accepted", xFormat: (value) => percent(value, 0), yFormat: (value) => short(100 * value) + "%",
+      xRange: [coverage[0], 1], xLabel: "accepted: the most confident images", xFormat: (value) => percent(value, 0),
+      yRange: [0, 1.12 * Math.max(...models.flatMap((model) => model.risk))], yLabel: "error among the accepted", yFormat: asPercent,
     });
-    models.forEach((model, index) => line(chart, model.coverage, model.risk, index));
-    const cursor = shape("g", {});
+    models.forEach((model, index) => line(chart, coverage, model.risk, index));
+    const cursor = shape("g");
     chart.svg.append(cursor);
     host.moveCursor = (k) => {
-      cursor.replaceChildren();
-      const at = chart.x(models[0].coverage[k]);
-      cursor.append(shape("line", { class: "cursor", x1: at, x2: at, y1: chart.box.top, y2: chart.box.bottom }));
-      models.forEach((model, index) => cursor.append(shape("circle", { class: "hollow " + series(index), cx: at, cy: chart.y(model.risk[k]), r: 5 })));
+      const at = chart.x(coverage[k]);
+      const dots = models.map((model, index) => shape("circle", { class: "hollow " + series(index), cx: at, cy: chart.y(model.risk[k]), r: 5 }));
+      cursor.replaceChildren(shape("line", { class: "cursor", x1: at, x2: at, y1: chart.box.top, y2: chart.box.bottom }), ...dots);
     };
-    host.moveCursor(+(find("#coverage")?.value ?? models[0].coverage.length - 1));
+    host.moveCursor(+find("#coverage").value);
     return [models.length > 1 && legend(models.map((model) => model.name)), chart.svg];
   },
 
@@ -147,7 +145,7 @@ const charts = {
     const smallest = Math.min(...groups.map((group) => 1 / group.total));
     const chart = frame(width, 270, {
       xRange: [0, edges.at(-1)], yRange: [smallest / 2, 1], yLog: true, xLabel: "nats", yLabel: "share of the images",
-      yFormat: (value) => short(100 * value) + "%",
+      yFormat: asPercent,
     });
     groups.forEach((group, index) => {
       const base = chart.box.bottom;
@@ -164,17 +162,9 @@ const charts = {
     return [legend(groups.map((group) => `${group.name} (${count(group.total)})`)), chart.svg];
   },
 
-  loss: (width) => curves(width, "loss", "training loss", true, short),
-  test_error: (width) => curves(width, "test_error", "test error", false, (value) => short(100 * value) + "%"),
-  taus(width) {
-    const layers = data.tau_curve, values = layers.flatMap((layer) => layer.y);
-    const chart = frame(width, 270, {
-      xRange: [0, Math.max(...layers.map((layer) => layer.x.at(-1)))], xLabel: "iteration", xFormat: count,
-      yRange: logRange(values), yLog: true, yLabel: "τ of the weights",
-    });
-    layers.forEach((layer, index) => line(chart, layer.x, layer.y, index));
-    return [legend(layers.map((layer) => layer.name)), chart.svg];
-  },
+  test_error: (width) => curves(width, data.curves.test_error, { yLabel: "test error", yFormat: asPercent }),
+  loss: (width) => curves(width, data.curves.loss, { yLabel: "training loss", yLog: true }),
+  taus: (width) => curves(width, data.curves.taus, { yLabel: "τ of the weights", yLog: true }),
 
   tau(width) {
     const layers = data.tau, row = 46, top = 8;
@@ -212,24 +202,23 @@ const clip = (name, length) => (name.length > length ? name.slice(0, length - 1)
 // From a power of ten to another, so that there are ticks.
 const logRange = (values) => [10 ** Math.floor(Math.log10(Math.min(...values))), 10 ** Math.ceil(Math.log10(Math.max(...values)) + 1e-9)];
 
-function curves(width, key, yLabel, yLog, yFormat) {
-  const shown = data.curves.filter((curve) => curve[key]?.y.length);
-  const values = shown.flatMap((curve) => curve[key].y).sort((a, b) => a - b);
+let clips = 0;
+function curves(width, lines, options) {
+  const values = lines.flatMap((one) => one.y).sort((a, b) => a - b);
   // The first tests are of a net that knows nothing yet: they may leave the chart above.
   const ninth = values[Math.floor(0.9 * (values.length - 1))];
-  const chart = frame(width, 270, {
-    xRange: [0, Math.max(...shown.map((curve) => curve[key].x.at(-1)))], xLabel: "iteration", xFormat: count,
-    yRange: yLog ? logRange(values) : [0, 1.1 * Math.min(values.at(-1), 1.5 * ninth) || 0.01], yLog, yLabel, yFormat,
-  });
-  const { left, right, top, bottom } = chart.box, name = "clip-" + key;
+  const yRange = options.yLog ? logRange(values) : [0, 1.1 * Math.min(values.at(-1), 1.5 * ninth) || 0.01];
+  const xRange = [0, Math.max(1, ...lines.map((one) => one.x.at(-1)))];
+  const chart = frame(width, 270, { ...options, xRange, yRange, xLabel: "iteration", xFormat: count });
+  const { left, right, top, bottom } = chart.box, name = "clip" + clips++;
   const inside = { ...chart, svg: shape("g", { "clip-path": `url(#${name})` }) };
   chart.svg.append(shape("clipPath", { id: name }, shape("rect", { x: left, y: top, width: right - left, height: bottom - top + 2 })), inside.svg);
-  shown.forEach((curve, index) => {
-    const last = chart.y(curve[key].y.at(-1));
-    if (!yLog) inside.svg.append(shape("line", { class: "guide", x1: left, x2: right, y1: last, y2: last }));
-    line(inside, curve[key].x, curve[key].y, index);
+  lines.forEach((one, index) => {
+    const last = chart.y(one.y.at(-1));
+    if (!options.yLog) inside.svg.append(shape("line", { class: "guide", x1: left, x2: right, y1: last, y2: last }));
+    line(inside, one.x, one.y, index);
   });
-  return [legend(shown.map((curve) => curve.name)), chart.svg];
+  return [legend(lines.map((one) => one.name)), chart.svg];
 }
 
 // The passes of one image: a dot each, quartiles as a box, whiskers over the credible interval.
@@ -317,13 +306,12 @@ theme.addEventListener("click", () => {
 const slider = find("#coverage");
 if (slider) {
   const tell = () => {
-    const k = +slider.value, [ours, ...others] = data.risk, output = find("#coverage-says");
-    const accepted = Math.round(ours.coverage[k] * data.total), left = data.total - accepted;
-    const text = `Accept the most confident ${percent(ours.coverage[k], 1)}: error ${percent(ours.risk[k])}`;
-    const rest = [`${count(accepted)} images with a probability of ${ours.threshold[k].toFixed(3)} or more; ${count(left)} go to a human.`];
+    const k = +slider.value, { coverage, accepted, threshold, models } = data.risk, [ours, ...others] = models;
+    const text = `Accept the most confident ${percent(coverage[k], 1)}: error ${percent(ours.risk[k])}`;
+    const rest = [`${count(accepted[k])} images with a probability of ${threshold[k].toFixed(3)} or more; ${count(data.total - accepted[k])} go to a human.`];
     for (const other of others) rest.push(` ${other.name}: ${percent(other.risk[k])}.`);
     slider.setAttribute("aria-valuetext", text);
-    output.replaceChildren(make("b", {}, text), make("br"), ...rest);
+    find("#coverage-says").replaceChildren(make("b", {}, text), make("br"), ...rest);
     find("[data-chart=risk]").moveCursor?.(k);
   };
   slider.addEventListener("input", tell);
@@ -394,7 +382,6 @@ if (gallery) {
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", image.label);
     plot.replaceChildren(svg);
-    find("#detail-caption").textContent = data.box_caption;
   };
   const open = (row) => { dialog.showModal(); show(row); };
   const step = (by) => {
