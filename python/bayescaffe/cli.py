@@ -13,6 +13,7 @@ from bayescaffe import (
     analyze_command,
     data_command,
     inspect_command,
+    report_command,
     reproduce_command,
     sample_command,
     train_command,
@@ -28,6 +29,7 @@ COMMANDS = (
     sample_command.register,
     analyze_command.register,
     inspect_command.register,
+    report_command.register,
     reproduce_command.register,
 )
 
