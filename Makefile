@@ -34,6 +34,7 @@ test-cpp: build
 	@BAYESCAFFE_ENGINE=caffe build/bayes_tests
 
 test-python: build
+	@scripts/setup.sh --tests
 	@$(PYTHON) -m pytest -q tests/python
 	@BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q tests/python
 

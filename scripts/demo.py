@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bayescaffe.posterior import read_posterior
+from bayescaffe.posterior import inspect
 from tqdm import tqdm
 
 CAFFE = "build/caffe/tools/caffe"
@@ -45,7 +45,8 @@ def main() -> None:
     solver = (model / "solver.prototxt").read_text()
     iterations = int(re.search(r"^max_iter: (\d+)", solver, re.M)[1])
     log = train(model / "solver.prototxt", iterations, model / "train.log")
-    posterior = read_posterior(model / f"lenet_iter_{iterations}.caffemodel")
+    weights = model / f"lenet_iter_{iterations}.caffemodel"
+    posterior = inspect(model / "train_test.prototxt", weights)
 
     print("\nUncertainty learned (tau: standard deviation of a weight / its |mean|)")
     print(f"{'layer':<8}{'weights':>9}{'tau':>11}{'biases':>8}{'tau_b':>11}")

@@ -4,11 +4,18 @@
 #
 #   scripts/setup.sh           packages and environment
 #   scripts/setup.sh --check   only say which Debian packages are missing; exit 1 if any is
+#   scripts/setup.sh --tests   only the packages that some tests need and skip without
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 list=scripts/apt-packages.txt
 venv=.venv
+
+if [ "${1:-}" = --tests ]; then
+  list=scripts/apt-packages-test.txt
+  # Ubuntu's chromium only stands for a snap, which cannot be counted on.
+  ! grep -q '^ID=ubuntu' "${OS_RELEASE:-/etc/os-release}" || exit 0
+fi
 
 command -v dpkg-query > /dev/null || {
   echo "setup: this is not Debian or Ubuntu; install the counterparts of the packages in $list by" \
@@ -32,6 +39,9 @@ if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" -ne 0 ]; then
     if command -v sudo > /dev/null; then
       as_root=(sudo)
+    elif [ "${1:-}" = --tests ]; then
+      echo "setup: without ${missing[*]}, which needs root or sudo, some tests are skipped"
+      exit 0
     else
       echo "setup: these packages are missing, and you are neither root nor is there sudo. Ask an" \
            "administrator for:" >&2
@@ -44,6 +54,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -qq -y --no-install-recommends "${missing[@]}" > /dev/null
 fi
+[ "${1:-}" != --tests ] || exit 0
 
 # Boost.Python is built for the system's Python, so the environment is made of that one.
 wants=$(cat python/requirements.txt python/pyproject.toml scripts/setup.sh | sha256sum)

@@ -8,13 +8,30 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from bayescaffe import __version__, data_command
+from bayescaffe import (
+    __version__,
+    analyze_command,
+    data_command,
+    inspect_command,
+    report_command,
+    reproduce_command,
+    sample_command,
+    train_command,
+)
 from bayescaffe.errors import BayesCaffeError
 
 # A subcommand is a function that adds its parser to the subparsers it is given and sets the
 # parser's default `run`, a function from the parsed arguments to None. It imports what is heavy
 # inside `run`, so that `--help` stays quick.
-COMMANDS = (data_command.register,)
+COMMANDS = (
+    data_command.register,
+    train_command.register,
+    sample_command.register,
+    analyze_command.register,
+    inspect_command.register,
+    report_command.register,
+    reproduce_command.register,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

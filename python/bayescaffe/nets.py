@@ -4,13 +4,18 @@ The only module of this package that imports Caffe; the imports are inside of th
 what needs no net works without a build.
 """
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bayescaffe.errors import BayesCaffeError
+from bayescaffe.inference import InferenceNet, inference_net
+from bayescaffe.transform import Transform
 
 
 @dataclass(frozen=True)
@@ -35,15 +40,22 @@ def caffe_tool() -> Path:
 
 def read_message(path: str | os.PathLike, kind: str):
     """The text message (`NetParameter`, `SolverParameter`, …) in a prototxt."""
+    try:
+        text = Path(path).read_text()
+    except UnicodeDecodeError as error:
+        raise BayesCaffeError(f"{path}: not a {kind} in text format: {error}") from error
+    return parse_message(text, kind, path)
+
+
+def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
+    """The message of that kind in `text`; errors name the `source`."""
     from caffe.proto import caffe_pb2
     from google.protobuf import text_format
 
-    message = getattr(caffe_pb2, kind)()
     try:
-        text_format.Parse(Path(path).read_text(), message)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise BayesCaffeError(f"{path}: not a {kind} in text format: {error}") from error
-    return message
+        return text_format.Parse(text, getattr(caffe_pb2, kind)())
+    except text_format.ParseError as error:
+        raise BayesCaffeError(f"{source}: not a {kind} in text format: {error}") from error
 
 
 def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
@@ -63,5 +75,233 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     ]
 
 
+def read_datum(record: bytes):
+    """The `Datum` message in a record of an LMDB."""
+    from caffe.proto import caffe_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        return caffe_pb2.Datum.FromString(record)
+    except DecodeError as error:
+        raise BayesCaffeError(f"not a Datum: {error}") from error
+
+
+def read_mean(path: str | os.PathLike) -> np.ndarray:
+    """The mean image (channels x height x width) that compute_image_mean wrote."""
+    from caffe.proto import caffe_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        mean = _array(caffe_pb2.BlobProto.FromString(Path(path).read_bytes()))
+    except (DecodeError, ValueError) as error:
+        raise BayesCaffeError(f"{path}: damaged, or no mean image: {error}") from error
+    if mean.ndim == 4 and len(mean) == 1:
+        mean = mean[0]
+    if mean.ndim != 3:
+        raise BayesCaffeError(f"{path}: holds an array of shape {mean.shape}, not one image")
+    return mean
+
+
+class Model:
+    """A net with trained weights, ready for inference: images go in, class probabilities come out.
+
+    The net may be the one it was trained with or one for deployment (`inference.inference_net`
+    tells what becomes of it). Draw k of a seed is the same network for both.
+    """
+
+    image_shape: tuple[int, int, int]
+    """Channels, height, width of the images that `sample` takes."""
+    input_shape: tuple[int, int, int]
+    """The same of what enters the net, after `transform`."""
+    transform: Transform
+    classes: int
+    is_random: bool
+    """Whether passes differ: a net without Bayesian layers, and without dropout in phase TEST,
+    gives the same in each."""
+    data: str | None
+    """The LMDB that the net itself reads in phase TEST."""
+    color: bool | None
+    """Whether the net's data layer forces encoded images to be colour or grey, None if neither."""
+
+    def __init__(
+        self,
+        net: str | os.PathLike,
+        weights: str | os.PathLike,
+        *,
+        seed: int = 1,
+        output: str | None = None,
+        mc_dropout: bool = False,
+        image_shape: tuple[int, int, int] | None = None,
+        scale: float | None = None,
+        mean: np.ndarray | Sequence[float] | float | None = None,
+    ) -> None:
+        """Read a net and its weights.
+
+        Args:
+            net: a prototxt, train_test or deploy.
+            weights: a caffemodel; every layer with weights must be in it.
+            seed: of the draws.
+            output: the blob of class scores or probabilities, where it is not clear.
+            mc_dropout: let Dropout layers drop, as in training, with a mask for each draw.
+            image_shape: channels, height, width of the images, for a net that does not tell.
+            scale, mean: of the transform, instead of those in the net's data layer.
+        """
+        if not 0 <= seed < 2**32:
+            raise BayesCaffeError(f"seed {seed} is not within 0..{2**32 - 1}")
+        self.path = Path(net)
+        message = read_message(net, "NetParameter")
+        layers = {layer.name: layer for layer in read_weights(weights)}
+        try:
+            inference = inference_net(message, output, mc_dropout)
+            self._prepare_input(inference, image_shape, scale, mean)
+        except BayesCaffeError as error:
+            raise BayesCaffeError(f"{net}: {error}") from error
+        self.is_random = inference.is_random
+        self._output = inference.output
+        with _caffe_errors(f"{net} with {weights}"):
+            self._net = _make_net(inference.net, weights, seed)
+        self._check_weights(weights, layers)
+        shape = self._net.blobs[self._output].data.shape[1:]
+        if int(np.prod(shape)) != max(shape, default=1) or not shape:
+            raise BayesCaffeError(
+                f"{net}: {self._output!r} is of shape {shape} for an image, expected one number "
+                "for each class"
+            )
+        self.classes = max(shape)
+
+    def sample(
+        self,
+        images: np.ndarray,
+        draws: int | Sequence[int],
+        out: np.ndarray | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
+        """Class probabilities of images in each draw, an array of draws x images x classes.
+
+        Args:
+            images: images x channels x height x width, before the transform (0 to 255, mostly).
+            draws: how many (0, 1, 2, …), or their indices.
+            out: where to write, contiguous float32, such as a memory map.
+            progress: is told the share that is done, 0 to 1; what it raises ends the call.
+        """
+        count = draws if isinstance(draws, int) else len(draws)
+        if count < 1:
+            raise BayesCaffeError(f"{count} passes: at least one is needed")
+        if images.shape[1:] != self.image_shape:
+            raise BayesCaffeError(
+                f"{self.path}: takes images of {times(self.image_shape)}, "
+                f"not {times(images.shape[1:])}"
+            )
+        if out is None:
+            out = np.empty((count, len(images), self.classes), np.float32)
+        shape = self._net.blobs[self._output].data.shape[1:]
+        with _caffe_errors(self.path):
+            self._net.sample(
+                draws,
+                self.transform(images),
+                output=self._output,
+                out=out.reshape(*out.shape[:2], *shape),
+                progress=progress,
+            )
+        return out
+
+    def _prepare_input(
+        self,
+        inference: InferenceNet,
+        image_shape: tuple[int, int, int] | None,
+        scale: float | None,
+        mean: np.ndarray | Sequence[float] | float | None,
+    ) -> None:
+        source, param = inference.source, inference.source.transform_param
+        self.color = True if param.force_color else False if param.force_gray else None
+        self.data = None
+        if source.type == "Data" and source.data_param.backend == source.data_param.LMDB:
+            self.data = source.data_param.source
+        if mean is None:
+            mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None
+        self.transform = Transform(
+            scale=param.scale if scale is None else scale,
+            mean=None if mean is None else np.atleast_1d(np.asarray(mean, np.float32)),
+            crop_size=param.crop_size,
+        )
+        shape = inference.declared_shape
+        if shape is None and self.data and os.path.exists(self.data):
+            from bayescaffe.images import LmdbImages
+
+            shape = LmdbImages(self.data, self.color).shape
+        shape = shape or image_shape
+        if shape is None:
+            where = f"its data, {self.data}, is not here" if self.data else "it has no input shape"
+            raise BayesCaffeError(f"the size of its images is not known: {where}; give their shape")
+        if len(shape) != 3 or min(shape) < 1:
+            raise BayesCaffeError(
+                f"its input is of shape {times(shape)}, expected channels x height x width"
+            )
+        self.image_shape = tuple(map(int, shape))
+        self.input_shape = self.transform.input_shape(self.image_shape)
+        inference.set_shape(self.input_shape)
+
+    def _check_weights(self, path: str | os.PathLike, layers: dict[str, LayerBlobs]) -> None:
+        for name, blobs in self._net.params.items():
+            if name not in layers:
+                raise BayesCaffeError(
+                    f"{path}: has no weights for the layer {name!r} of {self.path}, only for "
+                    f"{', '.join(layers) or 'none'}"
+                )
+            for number, blob in enumerate(blobs):
+                if not np.isfinite(blob.data).all():
+                    raise BayesCaffeError(
+                        f"{path}: the layer {name!r} has weights that are no numbers (NaN or "
+                        f"infinite), in its blob {number}"
+                    )
+
+
+def times(shape: Sequence[int]) -> str:
+    """A shape for people, such as 1x28x28."""
+    return "x".join(map(str, shape))
+
+
+def _make_net(message, weights: str | os.PathLike, seed: int):
+    import caffe
+    from google.protobuf import text_format
+
+    # pycaffe reads nets from files only.
+    with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
+        file.write(text_format.MessageToString(message))
+        file.flush()
+        caffe.set_random_seed(seed)
+        return caffe.Net(file.name, caffe.TEST, weights=str(weights))
+
+
+@contextlib.contextmanager
+def _caffe_errors(what: str | os.PathLike) -> Iterator[None]:
+    """Say what Caffe was working on when it failed."""
+    import caffe
+
+    try:
+        yield
+    except (getattr(caffe, "Error", RuntimeError), RuntimeError) as error:
+        raise BayesCaffeError(f"{what}: {error}") from error
+
+
+def read_state(path: str | os.PathLike):
+    """The `SolverState` in a snapshot."""
+    from caffe.proto import caffe_pb2
+    from google.protobuf.message import DecodeError
+
+    state = caffe_pb2.SolverState()
+    try:
+        state.ParseFromString(Path(path).read_bytes())
+    except DecodeError as error:
+        raise BayesCaffeError(f"{path}: damaged, or no solver state: {error}") from error
+    # Written last, so that a file without it is not complete.
+    if not state.HasField("current_step"):
+        raise BayesCaffeError(f"{path}: not complete")
+    return state
+
+
 def _array(blob) -> np.ndarray:
-    return np.array(blob.data, np.float32).reshape(tuple(blob.shape.dim))
+    # Caffe's old files have four fields instead of a shape.
+    old = (blob.num, blob.channels, blob.height, blob.width)
+    shape = tuple(blob.shape.dim) if blob.HasField("shape") else old
+    return np.array(blob.data, np.float32).reshape(shape)

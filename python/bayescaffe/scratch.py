@@ -34,3 +34,17 @@ def scratch_dir(parent: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # not empty: the work was done
                 parent.rmdir()
         os.close(lock)
+
+
+@contextlib.contextmanager
+def scratch_file(path: Path) -> Iterator[Path]:
+    """Yield the name of a file to write, beside `path`. It becomes `path` when the block is done,
+    and is gone when the block fails; until then a `path` that is there stays as it is."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: cannot be written, there is no directory {path.parent}")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield scratch
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)

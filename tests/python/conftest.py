@@ -156,6 +156,15 @@ def make_net(folder: Path, text: str, phase: int = 1, seed: int = 1, weights=Non
     return pycaffe.Net(str(path), phase, **({"weights": str(weights)} if weights else {}))
 
 
+def save_weights(folder: Path, text: str, change=None) -> tuple[Path, Path]:
+    """Write a net and the weights it starts with, after `change(net)`; return their paths."""
+    net = make_net(folder, text, seed=5)
+    if change:
+        change(net)
+    net.save(str(folder / "net.caffemodel"))
+    return folder / "net.prototxt", folder / "net.caffemodel"
+
+
 def blobs(net):
     return {name: [blob.data.copy() for blob in params] for name, params in net.params.items()}
 

@@ -15,14 +15,15 @@ def machine(tmp_path):
     (repo / "scripts").mkdir(parents=True)
     (repo / "python").mkdir()
     tools.mkdir()
-    for name in ("scripts/setup.sh", "scripts/apt-packages.txt"):
+    for name in ("setup.sh", "apt-packages.txt", "apt-packages-test.txt"):
+        name = f"scripts/{name}"
         shutil.copy(REPO / name, repo / name)
     for name in ("python/requirements.txt", "python/pyproject.toml"):
         shutil.copy(REPO / name, repo / name)
     for tool in ("bash", "cat", "dirname", "env", "grep", "sha256sum"):
         (tools / tool).symlink_to(shutil.which(tool))
 
-    def run(*arguments, **stand_ins):
+    def run(*arguments, os_release="/etc/os-release", **stand_ins):
         for name, body in stand_ins.items():
             path = tools / name.replace("_", "-")
             path.write_text(f"#!/bin/bash\n{body}\n")
@@ -31,7 +32,7 @@ def machine(tmp_path):
             ["bash", str(repo / "scripts/setup.sh"), *arguments],
             capture_output=True,
             text=True,
-            env={"PATH": str(tools), "HOME": str(tmp_path)},
+            env={"PATH": str(tools), "HOME": str(tmp_path), "OS_RELEASE": str(os_release)},
         )
 
     run.repo = repo
@@ -88,3 +89,42 @@ def test_another_distribution_is_told_what_to_install(machine):
     done = machine(id="echo 0")
     assert done.returncode == 1
     assert "this is not Debian or Ubuntu" in done.stderr
+
+
+DEBIAN, UBUNTU = "ID=debian\n", "ID=ubuntu\nID_LIKE=debian\n"
+
+
+@pytest.fixture
+def tests_on(machine, tmp_path):
+    """Runs `setup.sh --tests` on a distribution."""
+
+    def run(os_release, **stand_ins):
+        (tmp_path / "os-release").write_text(os_release)
+        return machine("--tests", os_release=tmp_path / "os-release", **stand_ins)
+
+    return run
+
+
+def test_tests_get_a_browser_on_debian(tests_on, tmp_path):
+    done = tests_on(DEBIAN, dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG)
+    assert done.returncode == 7
+    last = (tmp_path / "calls").read_text().splitlines()[-1]
+    assert last.endswith("--no-install-recommends chromium fonts-dejavu-core")
+
+
+def test_tests_do_without_a_browser_on_ubuntu(tests_on, tmp_path):
+    done = tests_on(UBUNTU, dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "calls").exists()
+
+
+def test_tests_do_without_a_browser_where_it_cannot_be_installed(tests_on):
+    done = tests_on(DEBIAN, dpkg_query=NONE_INSTALLED, id="echo 1000")
+    assert done.returncode == 0
+    assert "without chromium fonts-dejavu-core" in done.stdout
+
+
+def test_tests_make_no_environment(tests_on, machine):
+    done = tests_on(DEBIAN, dpkg_query=ALL_INSTALLED, id="echo 1000")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not (machine.repo / ".venv").exists()

@@ -1,0 +1,137 @@
+"""Figures that tell how good predictions and their uncertainty are; docs/metrics.md explains each.
+
+`probabilities` are the mean probabilities, images x classes; `labels` the true class of each image;
+`confidence` the probability of the predicted class; `correct` whether that class is the true one.
+All functions give the same for any order of the images.
+"""
+
+import math
+
+import numpy as np
+from scipy.special import entr
+from scipy.stats import rankdata
+
+SMALLEST = float(np.finfo(np.float32).tiny)
+"""The smallest probability in `nll`: below it the float32 softmax of the net loses precision."""
+TRUE_POSITIVE_PERCENT = 95
+
+
+def nll(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Negative log-likelihood: mean of -ln(probability of the true class), in nats.
+
+    A probability below the smallest normal float32, 1.2e-38, counts as that (87.3 nats), so that
+    one image on which the net is wrong beyond its precision does not make the mean infinite.
+    """
+    of_label = np.take_along_axis(probabilities, labels[:, np.newaxis], axis=1)
+    return float(-np.log(np.maximum(of_label, SMALLEST)).mean())
+
+
+def brier(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Brier score: squared errors of the probabilities, summed over classes; 0 best, 2 worst."""
+    of_label = np.take_along_axis(probabilities, labels[:, np.newaxis], axis=1)[:, 0]
+    # (p - 1)² for the true class and p² for all others.
+    return float((np.square(probabilities).sum(axis=1) + 1 - 2 * of_label).mean())
+
+
+def equal_width(bins: int) -> np.ndarray:
+    """Edges of bins of equal width between 0 and 1."""
+    return np.linspace(0, 1, bins + 1)
+
+
+def equal_mass(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Edges of bins that hold equally many images, as far as images do not share a confidence."""
+    return np.quantile(confidence, np.linspace(0, 1, bins + 1))
+
+
+def reliability(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) -> list[dict]:
+    """Per bin: lower and upper edge, count, mean confidence and accuracy (None in an empty bin).
+
+    A bin holds what is above its lower edge up to and with its upper edge; the first one also
+    what is below it, the last one what is above it.
+    """
+    bins = len(edges) - 1
+    index = np.searchsorted(edges[1:-1], confidence)
+    counts = np.bincount(index, minlength=bins)
+    confidences = np.bincount(index, confidence, bins)
+    accuracies = np.bincount(index, correct, bins)
+    return [
+        {
+            "lower": float(edges[i]),
+            "upper": float(edges[i + 1]),
+            "count": int(counts[i]),
+            "confidence": float(confidences[i] / counts[i]) if counts[i] else None,
+            "accuracy": float(accuracies[i] / counts[i]) if counts[i] else None,
+        }
+        for i in range(bins)
+    ]
+
+
+def calibration_error(bins: list[dict]) -> float:
+    """Mean over the images of |accuracy - confidence| of their bin (ECE), from `reliability`."""
+    filled = [one for one in bins if one["count"]]
+    gaps = [one["count"] * abs(one["accuracy"] - one["confidence"]) for one in filled]
+    return math.fsum(gaps) / sum(one["count"] for one in filled)
+
+
+def risk_coverage(score: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coverage k/n and the share of errors among the k images of highest score, for k = 1 ... n.
+
+    Among images of equal score each has the same chance to come first: the risk is the expected
+    one over all their orders.
+    """
+    values, group, sizes = np.unique(score, return_inverse=True, return_counts=True)
+    wrong = np.bincount(group, ~correct) / sizes
+    expected = np.repeat(wrong[::-1], sizes[::-1])
+    count = np.arange(1, len(score) + 1)
+    return count / len(score), np.cumsum(expected) / count
+
+
+def aurc(risk: np.ndarray) -> float:
+    """Area under the risk-coverage curve: the mean of its risks."""
+    return float(risk.mean())
+
+
+def best_aurc(correct: np.ndarray) -> float:
+    """The AURC if every correct image had a higher score than every wrong one."""
+    return aurc(risk_coverage(correct, correct)[1])
+
+
+def risk_at(coverage: float, risk: np.ndarray) -> float:
+    """The risk at the smallest coverage k/n that is not below `coverage`."""
+    count = math.ceil(round(coverage * len(risk), 9))
+    return float(risk[count - 1])
+
+
+def uncertainty(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per image entropy, aleatoric and epistemic uncertainty of passes x images x classes, in nats.
+
+    entropy    of the mean probabilities
+    aleatoric  mean over the passes of the entropy of one pass: what the passes agree on
+    epistemic  entropy - aleatoric, the mutual information of class and weights: how far the passes
+               disagree; never negative (rounding is cut off at 0)
+    """
+    probabilities = probabilities.astype(np.float64, copy=False)
+    total = entr(probabilities.mean(axis=0)).sum(axis=-1)
+    aleatoric = entr(probabilities).mean(axis=0).sum(axis=-1)
+    return total, aleatoric, np.maximum(total - aleatoric, 0)
+
+
+def auroc(score: np.ndarray, ood_score: np.ndarray) -> float:
+    """Chance that an image of the other set has a higher score than one of this; ties count half.
+
+    This is the area under the receiver operating characteristic with the other set as positives.
+    """
+    ranks = rankdata(np.concatenate([ood_score, score]))
+    count = len(ood_score)
+    above = ranks[:count].sum() - count * (count + 1) / 2
+    return float(above / (count * len(score)))
+
+
+def fpr95(score: np.ndarray, ood_score: np.ndarray) -> float:
+    """Share of this set's images flagged at the highest threshold that flags 95 % of the other's.
+
+    An image is flagged if its score is at or above the threshold.
+    """
+    flagged = -(-TRUE_POSITIVE_PERCENT * len(ood_score) // 100)
+    threshold = np.sort(ood_score)[-flagged]
+    return float((score >= threshold).mean())

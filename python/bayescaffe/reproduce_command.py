@@ -1,0 +1,117 @@
+"""The subcommand `bayescaffe reproduce`: its arguments, its help and what it prints."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+DESCRIPTION = """\
+Train the paper's eight LeNets, sample and analyse them, and write the paper's tables beside ours.
+
+It runs the other commands (data, train, inspect, sample, analyze, report) for each net and seed and
+keeps what they write in OUT. It can be interrupted at any time: what is done is not done again, and
+a training goes on from where it was. Nets or solvers that were changed since are done again.
+
+With three seeds it takes about an hour of two cores. Run it from the top of the repository."""
+
+EXAMPLES = """\
+examples:
+  bayescaffe reproduce                    all of it: three seeds, RESULTS.md and two reports
+  bayescaffe reproduce --seeds 1          one seed, in a third of the time
+  bayescaffe reproduce --seeds 1 --iterations 500 --nets bayes-plain freq-plain --results try.md
+                                          a few minutes, to see how it goes"""
+
+
+def register(subparsers, common: argparse.ArgumentParser) -> None:
+    """Add `reproduce` to the command line."""
+    parser = subparsers.add_parser(
+        "reproduce",
+        parents=[common],
+        help="repeat the paper's experiments, and write RESULTS.md",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seeds",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="train from seeds 1 to N (default: 3)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="trainings side by side (default: one for each core, here %(default)s)",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("RESULTS.md"),
+        metavar="FILE",
+        help="where the tables go (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results"),
+        metavar="OUT",
+        help="where nets, passes, analyses and reports go (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--passes", type=positive, default=100, metavar="N", help="draws of each net (default: 100)"
+    )
+    parser.add_argument(
+        "--iterations",
+        type=positive,
+        metavar="N",
+        help="of each training (default: as its solver says, 10000)",
+    )
+    parser.add_argument(
+        "--nets", nargs="+", metavar="NET", help="only these, folders of MODELS (default: all)"
+    )
+    parser.add_argument(
+        "--models",
+        type=Path,
+        default=Path("models/lenet"),
+        metavar="MODELS",
+        help="the folder of the nets (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("data"),
+        metavar="DATA",
+        help="the folder of the image sets; the nets read data/mnist (default: %(default)s)",
+    )
+    parser.set_defaults(run=_run)
+
+
+def positive(text: str) -> int:
+    """The type of counts; argparse takes its name into the error message."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _run(args: argparse.Namespace) -> None:
+    from bayescaffe.reproduction import NETS, Settings, collect, reproduce
+
+    settings = Settings(
+        out=args.out,
+        models=args.models,
+        data=args.data,
+        nets=tuple(args.nets or NETS),
+        seeds=tuple(range(1, args.seeds + 1)),
+        passes=args.passes,
+        iterations=args.iterations,
+        jobs=args.jobs,
+    )
+    path = reproduce(settings, args.results, progress=not args.quiet)
+    if args.json:
+        print(json.dumps({"results": str(path), "runs": collect(settings)}))
+    else:
+        print(f"{path}: the paper's tables beside ours; {args.out} holds the rest")
