@@ -13,6 +13,7 @@ from bayescaffe import (
     analyze_command,
     data_command,
     inspect_command,
+    predict_command,
     sample_command,
     train_command,
 )
@@ -26,6 +27,7 @@ COMMANDS = (
     train_command.register,
     sample_command.register,
     analyze_command.register,
+    predict_command.register,
     inspect_command.register,
 )
 
