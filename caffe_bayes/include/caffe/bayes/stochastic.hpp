@@ -3,12 +3,21 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "caffe/bayes/noise.hpp"
 #include "caffe/common.hpp"
 
 namespace caffe {
 namespace bayes {
+
+/// How sure a layer is of its parameters.
+struct Uncertainty {
+  /// tau of each parameter blob that has a posterior: weights, then biases.
+  std::vector<double> taus;
+  /// KL(q || p) of them all, and what it adds to the objective.
+  double kl = 0, kl_term = 0;
+};
 
 /**
  * @brief What a layer has whose output depends on named noise: a draw index.
@@ -39,6 +48,9 @@ class Stochastic {
 
   /// How many of the layer's last blobs are noise, and no parameters.
   virtual int num_noise_blobs() const { return 0; }
+
+  /// How sure the layer is of its parameters, if these have a posterior.
+  virtual Uncertainty GetUncertainty() { return Uncertainty(); }
 
   /// The net found that this layer's parameter `param_id` is the parameter
   /// `owner_param_id` of the layer `owner`.

@@ -57,6 +57,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool IsRandom() const override { return samples_; }
   void DrawLike(const bayes::Stochastic& original) override;
   int num_noise_blobs() const override { return num_stock_blobs_; }
+  bayes::Uncertainty GetUncertainty() override;
   void OnParamShared(int param_id, const std::string& owner,
                      int owner_param_id) override;
 

@@ -222,6 +222,20 @@ void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
 }
 
 template <template <typename> class Base, typename Dtype>
+bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
+  bayes::Uncertainty uncertainty;
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    uncertainty.taus.push_back(posteriors_[i].Tau());
+    // Where another layer owns the parameter, KL is counted there.
+    if (!(keys_[i] == Key(this->layer_param_.name(), i))) continue;
+    const double kl = posteriors_[i].KL();
+    uncertainty.kl += kl;
+    uncertainty.kl_term += kl_scales_[i] * kl;
+  }
+  return uncertainty;
+}
+
+template <template <typename> class Base, typename Dtype>
 vector<Blob<Dtype>*> BayesLayer<Base, Dtype>::StockTops(
     const vector<Blob<Dtype>*>& top) const {
   return vector<Blob<Dtype>*>(top.begin(), top.end() - has_kl_top_);
