@@ -14,6 +14,7 @@
 #include "caffe/layers/bayes_layer.hpp"
 #include "caffe/test/test_caffe_main.hpp"
 #include "caffe/test/test_gradient_check_util.hpp"
+#include "expect_error.hpp"
 
 namespace caffe {
 
@@ -373,7 +374,7 @@ TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
        "bayes_param.bias_prior_mean is inf"},
   };
   for (const auto& c : cases) {
-    EXPECT_DEATH(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
+    EXPECT_ERROR(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
   }
 }
 
@@ -382,12 +383,12 @@ TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {
   this->SetBottom(kShapes[11]);
   Blob<TypeParam> third;
   BayesInnerProductLayer<TypeParam> layer(param);
-  EXPECT_DEATH(layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
+  EXPECT_ERROR(layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
                "layer 'layer' has 1 bottoms and 3 tops");
   param.add_loss_weight(0);
   param.add_loss_weight(0.5);
   BayesInnerProductLayer<TypeParam> weighted(param);
-  EXPECT_DEATH(weighted.SetUp(this->bottom_, {&this->output_, &this->kl_}),
+  EXPECT_ERROR(weighted.SetUp(this->bottom_, {&this->output_, &this->kl_}),
                "loss_weight of its KL top is 0.5, but must be 0 or 1");
 }
 
