@@ -14,6 +14,7 @@
 #include "caffe/layers/bayes_layer.hpp"
 #include "caffe/test/test_caffe_main.hpp"
 #include "caffe/test/test_gradient_check_util.hpp"
+#include "expect_error.hpp"
 
 namespace caffe {
 
@@ -514,17 +515,17 @@ TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
        "bayes_param.draws_per_batch is 2, but must be 1 with local"},
   };
   for (const auto& c : cases) {
-    EXPECT_DEATH(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
+    EXPECT_ERROR(this->SetUpLayer(kShapes[11], c.bayes_param), c.message);
   }
 }
 
 TYPED_TEST(BayesLayerTest, NoiseOfABatchIsRefusedWhereItHasNoMeaning) {
-  EXPECT_DEATH(this->SetUpLayer(kShapes[0],
+  EXPECT_ERROR(this->SetUpLayer(kShapes[0],
                                 "kl_weight: 0 local_reparametrization: true"),
                "bayes_param.local_reparametrization is true, but must be false "
                "in a layer of type BayesConvolution");
   const Shape no_batch = {kInner, {3, 2}, "num_output: 2 axis: 0"};
-  EXPECT_DEATH(this->SetUpLayer(no_batch, "kl_weight: 0 draws_per_batch: 2"),
+  EXPECT_ERROR(this->SetUpLayer(no_batch, "kl_weight: 0 draws_per_batch: 2"),
                "bayes_param.draws_per_batch is 2, but must be 1 where axis");
 }
 
@@ -533,12 +534,12 @@ TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {
   this->SetBottom(kShapes[11]);
   Blob<TypeParam> third;
   BayesInnerProductLayer<TypeParam> layer(param);
-  EXPECT_DEATH(layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
+  EXPECT_ERROR(layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
                "layer 'layer' has 1 bottoms and 3 tops");
   param.add_loss_weight(0);
   param.add_loss_weight(0.5);
   BayesInnerProductLayer<TypeParam> weighted(param);
-  EXPECT_DEATH(weighted.SetUp(this->bottom_, {&this->output_, &this->kl_}),
+  EXPECT_ERROR(weighted.SetUp(this->bottom_, {&this->output_, &this->kl_}),
                "loss_weight of its KL top is 0.5, but must be 0 or 1");
 }
 

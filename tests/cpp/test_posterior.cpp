@@ -8,6 +8,7 @@
 
 #include "caffe/bayes/formulas.hpp"
 #include "caffe/bayes/posterior.hpp"
+#include "expect_error.hpp"
 
 namespace caffe {
 namespace bayes {
@@ -225,11 +226,11 @@ TYPED_TEST(PosteriorTest, TauFarBelowAnyFloorIsFinite) {
 }
 
 TYPED_TEST(PosteriorTest, PriorThatMakesNoSenseIsRefused) {
-  EXPECT_DEATH(this->posterior_->SetPrior(0, 0), "must be positive");
-  EXPECT_DEATH(this->posterior_->SetPrior(this->MakeBlob({1, 2}),
+  EXPECT_ERROR(this->posterior_->SetPrior(0, 0), "must be positive");
+  EXPECT_ERROR(this->posterior_->SetPrior(this->MakeBlob({1, 2}),
                                           this->MakeBlob({1, 2})),
                "must have the shape of the weights");
-  EXPECT_DEATH(this->posterior_->SetPrior(this->MakeBlob({1, 2, 3, 4, 5}),
+  EXPECT_ERROR(this->posterior_->SetPrior(this->MakeBlob({1, 2, 3, 4, 5}),
                                           this->MakeBlob({1, 2, -3, 4, 5})),
                "prior 2 must be positive");
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <new>
 
 namespace caffe {
 namespace engine {
@@ -31,6 +32,9 @@ void RunOnTeam(int n, void (*work)(const void* context, int i),
  * calling thread is a member, and does all of the work that nobody else has
  * begun: a machine that is busy otherwise makes this slower, but nobody waits
  * for a thread that does not get to run.
+ *
+ * What work throws comes out here, when everyone has stopped; no further i is
+ * begun after it. If several throw, it is the first.
  */
 template <typename Work>
 void ParallelFor(int n, const Work& work) {
@@ -68,9 +72,10 @@ class Buffer {
   T* Get(size_t size) {
     if (size > size_) {
       std::free(data_);
+      size_ = 0;
       const size_t bytes = (size * sizeof(T) / 64 + 2) * 64;
       data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
-      if (!data_) std::abort();
+      if (!data_) throw std::bad_alloc();
       for (size_t i = 0; i < bytes / sizeof(T); ++i) data_[i] = T();
       size_ = size;
     }

@@ -93,6 +93,9 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   };
   /// Exchanges the means for a draw's weights in blobs_ while it lives.
   class InPlace;
+  /// Asks the stock layer for the gradients by the weights, while it lives,
+  /// where m or delta is to learn from them.
+  class LearnWeights;
 
   void SetDraws(const Blobs& bottom);
   void MakePosteriors();
@@ -102,9 +105,6 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   /// Calls function(draw, bottom, top) for each draw and its part of the batch.
   template <typename Function>
   void ForEachPart(const Blobs& bottom, const Blobs& top, Function function);
-  /// What the stock layer's gradients are wanted of, if `learn` is what the
-  /// solver wants of all blobs: m and delta both learn from the sample.
-  vector<bool> LearnSamples(const vector<bool>& learn) const;
   void ForwardLocal(const Blobs& bottom, const Blobs& top);
   void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
                      const Blobs& bottom);

@@ -87,6 +87,16 @@ int ItemSize(const Blob<Dtype>& blob) {
   return blob.num_axes() > 0 ? blob.count(1) : 1;
 }
 
+// Puts this thread's random numbers back to where they were.
+class KeptStream {
+ public:
+  KeptStream() : stream_(*caffe_rng()) {}
+  ~KeptStream() { *caffe_rng() = stream_; }
+
+ private:
+  const rng_t stream_;
+};
+
 }  // namespace
 
 template <typename Dtype>
@@ -223,7 +233,7 @@ void MonteCarlo<Dtype>::MakeWorkers() {
   const NetParameter param = WorkerParam();
   // What a copy draws at random to start with is not missed in the net's
   // stream.
-  const rng_t stream = *caffe_rng();
+  const KeptStream stream;
   for (int w = 0; w < workers; ++w) {
     workers_.emplace_back(new Net<Dtype>(param));
     for (int i = 0; i < random_part_.size(); ++i) {
@@ -244,7 +254,6 @@ void MonteCarlo<Dtype>::MakeWorkers() {
       if (stochastic) stochastic->DrawLike(*AsStochastic(original));
     }
   }
-  *caffe_rng() = stream;
   whole_batches_ = !ItemsAreIndependent();
   portion_ = whole_batches_ ? batch_ : Portion();
 }
@@ -319,39 +328,44 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   std::atomic<bool> stop(false);
   const std::thread::id caller = std::this_thread::get_id();
   engine::ParallelFor(workers_.size(), [&](int w) {
-    Net<Dtype>& net = *workers_[w];
-    for (int task = next++; task < draws.size() * parts && !stop;
-         task = next++) {
-      const int draw = task / parts, part = task % parts;
-      const int last = portions * (part + 1) / parts;
-      for (int p = portions * part / parts; p < last && !stop; ++p) {
-        const int from = p * portion_;
-        const int now = std::min(portion_, count - from);
-        for (const Entry& entry : entries_) {
-          Blob<Dtype>* blob = net.blob_by_name(entry.blob).get();
-          std::vector<int> shape = blob->shape();
-          shape[0] = whole_batches_ ? portion_ : now;
-          blob->Reshape(shape);
-          const size_t size = entry.size;
-          Dtype* to = blob->mutable_cpu_data();
-          std::copy_n(entry.items.data() + from * size, now * size, to);
-          // The last image fills up its batch.
-          for (int i = now; i < shape[0]; ++i) {
-            std::copy_n(to + (now - 1) * size, size, to + i * size);
+    try {
+      Net<Dtype>& net = *workers_[w];
+      for (int task = next++; task < draws.size() * parts && !stop;
+           task = next++) {
+        const int draw = task / parts, part = task % parts;
+        const int last = portions * (part + 1) / parts;
+        for (int p = portions * part / parts; p < last && !stop; ++p) {
+          const int from = p * portion_;
+          const int now = std::min(portion_, count - from);
+          for (const Entry& entry : entries_) {
+            Blob<Dtype>* blob = net.blob_by_name(entry.blob).get();
+            std::vector<int> shape = blob->shape();
+            shape[0] = whole_batches_ ? portion_ : now;
+            blob->Reshape(shape);
+            const size_t size = entry.size;
+            Dtype* to = blob->mutable_cpu_data();
+            std::copy_n(entry.items.data() + from * size, now * size, to);
+            // The last image fills up its batch.
+            for (int i = now; i < shape[0]; ++i) {
+              std::copy_n(to + (now - 1) * size, size, to + i * size);
+            }
+          }
+          SetDraw(net, draws[draw]);
+          Hold(net, p > portions * part / parts);
+          net.Forward();
+          std::copy_n(net.blob_by_name(output_)->cpu_data(), now * size,
+                      place(draw, from));
+          done += now;
+          // The caller hears of it in its own thread.
+          if (std::this_thread::get_id() == caller &&
+              !progress((before + done) / total)) {
+            stop = true;
           }
         }
-        SetDraw(net, draws[draw]);
-        Hold(net, p > portions * part / parts);
-        net.Forward();
-        std::copy_n(net.blob_by_name(output_)->cpu_data(), now * size,
-                    place(draw, from));
-        done += now;
-        // The caller hears of it in its own thread.
-        if (std::this_thread::get_id() == caller &&
-            !progress((before + done) / total)) {
-          stop = true;
-        }
       }
+    } catch (...) {
+      stop = true;
+      throw;
     }
   });
   return !stop && progress((before + done) / total);

@@ -8,8 +8,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace caffe {
 namespace engine {
@@ -60,6 +62,7 @@ class Team {
                            std::memory_order_relaxed);
       range_[m].end = static_cast<int64_t>(n) * (m + 1) / members;
     }
+    failed_.store(false, std::memory_order_relaxed);
     door_.store(kOpen, std::memory_order_release);
     job_.fetch_add(1);
     if (sleepers_.load() > 0) {
@@ -78,6 +81,7 @@ class Team {
         std::this_thread::yield();
       }
     }
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     return true;
   }
 
@@ -89,13 +93,17 @@ class Team {
 
   void Work(int member) {
     at_work = true;
-    for (int turn = 0; turn < members_; ++turn) {
-      Range& range = range_[(member + turn) % members_];
-      for (;;) {
-        const int64_t i = range.next.fetch_add(1, std::memory_order_relaxed);
-        if (i >= range.end) break;
-        work_(context_, static_cast<int>(i));
+    try {
+      for (int turn = 0; turn < members_; ++turn) {
+        Range& range = range_[(member + turn) % members_];
+        while (!failed_.load(std::memory_order_relaxed)) {
+          const int64_t i = range.next.fetch_add(1, std::memory_order_relaxed);
+          if (i >= range.end) break;
+          work_(context_, static_cast<int>(i));
+        }
       }
+    } catch (...) {
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
     }
     at_work = false;
   }
@@ -152,6 +160,9 @@ class Team {
   const void* context_ = nullptr;
   int members_ = 0;
   Range range_[kMostMembers];
+  // What was thrown first. Read when nobody is inside any more.
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;
   std::atomic<uint32_t> door_{0};
   // How many jobs there have been.
   std::atomic<uint64_t> job_{0};

@@ -97,6 +97,23 @@ class BayesLayer<Base, Dtype>::InPlace {
 };
 
 template <template <typename> class Base, typename Dtype>
+class BayesLayer<Base, Dtype>::LearnWeights {
+ public:
+  explicit LearnWeights(BayesLayer* layer)
+      : layer_(layer), learn_(layer->param_propagate_down_) {
+    const int n = layer->num_stock_blobs_;
+    for (int i = 0; i < n; ++i) {
+      layer->param_propagate_down_[i] = learn_[i] || learn_[n + i];
+    }
+  }
+  ~LearnWeights() { layer_->param_propagate_down_ = learn_; }
+
+ private:
+  BayesLayer* layer_;
+  vector<bool> learn_;
+};
+
+template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::LayerSetUp(const vector<Blob<Dtype>*>& bottom,
                                          const vector<Blob<Dtype>*>& top) {
   const LayerParameter& param = this->layer_param_;
@@ -330,23 +347,12 @@ void BayesLayer<Base, Dtype>::ForwardLocal(const Blobs& bottom,
 }
 
 template <template <typename> class Base, typename Dtype>
-vector<bool> BayesLayer<Base, Dtype>::LearnSamples(
-    const vector<bool>& learn) const {
-  vector<bool> samples = learn;
-  for (int i = 0; i < num_stock_blobs_; ++i) {
-    samples[i] = learn[i] || learn[num_stock_blobs_ + i];
-  }
-  return samples;
-}
-
-template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
                                            const vector<bool>& propagate_down,
                                            const vector<Blob<Dtype>*>& bottom) {
   if (local_) return BackwardLocal(StockTops(top), propagate_down, bottom);
   const int n = num_stock_blobs_;
   const vector<bool> learn = this->param_propagate_down_;
-  this->param_propagate_down_ = LearnSamples(learn);
   const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
     for (int i = 0; i < n; ++i) {
       engine::SetZero(draw->weights[i]->count(),
@@ -354,6 +360,7 @@ void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
     }
     {
       InPlace in_place(this, draw);
+      LearnWeights learn_weights(this);
       Base<Dtype>::Backward_cpu(part_top, propagate_down, part);
     }
     for (int i = 0; i < n; ++i) {
@@ -364,7 +371,6 @@ void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
     }
   };
   ForEachPart(bottom, StockTops(top), run);
-  this->param_propagate_down_ = learn;
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -378,17 +384,16 @@ void BayesLayer<Base, Dtype>::BackwardLocal(const Blobs& top,
   bayes::SampleOutputBackward(*top[0], noise_, &variances_);
   Draw& draw = draws_[0];
   const vector<bool> learn = this->param_propagate_down_;
-  this->param_propagate_down_ = LearnSamples(learn);
   for (int i = 0; i < n; ++i) {
     engine::SetZero(draw.weights[i]->count(),
                     draw.weights[i]->mutable_cpu_diff());
   }
   {
     InPlace in_place(this, &draw);
+    LearnWeights learn_weights(this);
     Base<Dtype>::Backward_cpu(Blobs(1, &variances_), propagate_down,
                               Blobs(1, &squares_));
   }
-  this->param_propagate_down_ = learn;
   if (propagate_down[0]) {
     const Dtype* x = bottom[0]->cpu_data();
     const Dtype* by_square = squares_.cpu_diff();

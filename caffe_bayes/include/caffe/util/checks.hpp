@@ -1,0 +1,40 @@
+#ifndef CAFFE_UTIL_CHECKS_HPP_
+#define CAFFE_UTIL_CHECKS_HPP_
+
+// Checks of numbers that come from outside, from data sets and trained nets.
+
+#include <cmath>
+#include <string>
+
+#include "caffe/blob.hpp"
+#include "caffe/common.hpp"
+
+namespace caffe {
+
+/// Refuses a label that is none of the classes 0, 1, ... before it is taken for
+/// an index. An image has `places` of them, one unless each pixel has its own.
+template <typename Dtype>
+inline void CheckLabel(Dtype label, int classes, int image, int place = 0,
+                       int places = 1) {
+  if (label >= 0 && label < classes) return;
+  LOG(FATAL) << "the label of image " << image << " of the batch"
+             << (places > 1 ? " at place " + std::to_string(place) : "")
+             << " is " << label << ", but must be 0 to " << classes - 1;
+}
+
+/// Refuses NaN and infinity among the numbers of a layer's blob.
+template <typename Dtype>
+void CheckFinite(const Blob<Dtype>& blob, const std::string& layer,
+                 int blob_id) {
+  const Dtype* data = blob.cpu_data();
+  for (int i = 0; i < blob.count(); ++i) {
+    if (std::isfinite(data[i])) continue;
+    LOG(FATAL) << "blob " << blob_id << " of layer '" << layer << "' has "
+               << data[i] << " at index " << i
+               << ", but weights must be finite; did the training diverge?";
+  }
+}
+
+}  // namespace caffe
+
+#endif  // CAFFE_UTIL_CHECKS_HPP_

@@ -1,0 +1,26 @@
+#include "caffe/error.hpp"
+
+#include <cctype>
+
+namespace caffe {
+
+Error::Error(const std::string& file, int line, const std::string& message)
+    : std::runtime_error(message), file_(file), line_(line), message_(message) {
+  while (!message_.empty() && std::isspace(message_.back())) {
+    message_.pop_back();
+  }
+  what_ = file_ + ":" + std::to_string(line_) + ": " + message_;
+}
+
+Error::~Error() {}
+
+void Error::Name(const std::string& place) {
+  if (message_.find(place) != std::string::npos) return;
+  *this = Error(file_, line_, place + ": " + message_);
+}
+
+void error::Thrower::operator&(const std::ostream& text) const {
+  throw Error(file_, line_, static_cast<const Text&>(text).str());
+}
+
+}  // namespace caffe
