@@ -242,10 +242,10 @@ template <template <typename> class Base, typename Dtype>
 bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
   bayes::Uncertainty uncertainty;
   for (int i = 0; i < num_stock_blobs_; ++i) {
-    uncertainty.taus.push_back(posteriors_[i].Tau());
+    uncertainty.taus.push_back(draws_[0].posteriors[i].Tau());
     // Where another layer owns the parameter, KL is counted there.
-    if (!(keys_[i] == Key(this->layer_param_.name(), i))) continue;
-    const double kl = posteriors_[i].KL();
+    if (!(draws_[0].keys[i] == Key(this->layer_param_.name(), i))) continue;
+    const double kl = draws_[0].posteriors[i].KL();
     uncertainty.kl += kl;
     uncertainty.kl_term += kl_scales_[i] * kl;
   }
