@@ -6,6 +6,7 @@ LMDBs and arrays are taken as they are. No source holds all its images in memory
 """
 
 import io
+import math
 import os
 import re
 import weakref
@@ -155,7 +156,7 @@ class LmdbImages(Images):
                 if datum.data
                 else np.array(datum.float_data, np.float32)
             )
-            if values.size != np.prod(shape) or not values.size:
+            if values.size != math.prod(shape) or not values.size:
                 raise BayesCaffeError(
                     f"{self.describe(index)}: has {values.size} values, but its shape is "
                     f"{times(shape)}"

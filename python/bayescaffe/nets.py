@@ -68,9 +68,13 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
         net.ParseFromString(Path(caffemodel).read_bytes())
     except DecodeError as error:
         raise BayesCaffeError(f"{caffemodel}: damaged, or no caffemodel: {error}") from error
+    # Files of old have `layers`, and numbers for their types.
+    old_type = caffe_pb2.V1LayerParameter.LayerType.Name
+    layers = [(layer, layer.type) for layer in net.layer]
+    layers += [(layer, old_type(layer.type)) for layer in net.layers]
     return [
-        LayerBlobs(layer.name, layer.type, [_array(blob) for blob in layer.blobs])
-        for layer in net.layer
+        LayerBlobs(layer.name, kind, [_array(blob) for blob in layer.blobs])
+        for layer, kind in layers
         if layer.blobs
     ]
 

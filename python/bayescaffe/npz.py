@@ -90,7 +90,7 @@ def map_npy(file, offset: int = 0) -> np.ndarray:
 def write_npz(path: Path, members: dict[str, np.ndarray | list[np.ndarray]]) -> None:
     """Write an uncompressed .npz. An array may be larger than memory: it is written row by row.
 
-    A list of arrays is one array, joined along the second axis.
+    A list of arrays (of two axes or more) is one array, joined along the second axis.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for name, parts in members.items():
@@ -115,7 +115,7 @@ def _write_npy(file, parts: list[np.ndarray]) -> None:
         shape = (shape[0], sum(part.shape[1] for part in parts), *shape[2:])
     header = {"descr": first.dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-    if first.ndim == 0:
+    if first.ndim < 2:
         file.write(first.tobytes())
         return
     for row in range(len(first)):

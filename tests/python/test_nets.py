@@ -264,6 +264,20 @@ def test_weights_must_be_there_and_be_numbers(tmp_path, digits, trained):
         Model(net, tmp_path / "none.caffemodel")
 
 
+def test_caffemodels_of_old_are_read(tmp_path, digits, images):
+    net, weights = save_weights(tmp_path, small_net(digits, None))
+    new = caffe_pb2.NetParameter.FromString(weights.read_bytes())
+    types = caffe_pb2.V1LayerParameter.LayerType
+    kinds = {"conv": types.CONVOLUTION, "hidden": types.INNER_PRODUCT, "out": types.INNER_PRODUCT}
+    old = caffe_pb2.NetParameter()
+    for layer in new.layer:
+        if layer.name in kinds:
+            old.layers.add(name=layer.name, type=kinds[layer.name], blobs=layer.blobs)
+    (tmp_path / "old.caffemodel").write_bytes(old.SerializeToString())
+    found = Model(net, tmp_path / "old.caffemodel").sample(images, 1)
+    assert np.array_equal(found, Model(net, weights).sample(images, 1))
+
+
 @pytest.mark.skipif(not hasattr(pycaffe, "Error"), reason="Caffe aborts")
 def test_what_caffe_finds_wrong_is_an_error_that_names_the_file(tmp_path, trained):
     wrong = write(tmp_path, trained[0].read_text().replace("num_output: 16", "num_output: 17"))
