@@ -1,6 +1,7 @@
 """`bayescaffe sample`: the passes of a net, bit for bit, in one file or none at all."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -186,6 +187,21 @@ def test_class_names_must_be_as_many_as_classes(trained, out):
 def test_a_folder_that_is_not_there(trained, tmp_path):
     with pytest.raises(BayesCaffeError, match="there is no directory .*none"):
         sample(*trained, passes=1, out=tmp_path / "none" / "x.npz")
+
+
+def test_a_full_disk_is_said_before_the_work(trained, out, monkeypatch):
+    asked = []
+
+    def refuse(descriptor, offset, length):
+        asked.append((offset, length))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(Model, "sample", None)
+    with pytest.raises(OSError, match="No space left"):
+        sample(*trained, passes=3, out=out)
+    assert asked == [(0, 3 * 100 * 4 * 4)]
+    assert files(out.parent) == []
 
 
 def test_a_failure_leaves_the_old_file_alone(trained, out, monkeypatch):
