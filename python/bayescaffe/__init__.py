@@ -13,16 +13,21 @@ _MODULES = {
     "Draws": "draws",
     "LayerPosterior": "posterior",
     "Model": "nets",
+    "Prediction": "prediction",
+    "Rule": "prediction",
     "analyze": "analysis",
     "inspect": "posterior",
     "load_draws": "draws",
     "open_images": "images",
+    "predict": "prediction",
+    "predict_with": "prediction",
     "read_curve": "training",
-    "reproduce": "reproduction",
     "reduce_net": "reducing",
+    "reproduce": "reproduction",
     "sample": "sampling",
     "save_draws": "draws",
     "train": "training",
+    "write_report": "report",
 }
 __all__ = ["__version__", *_MODULES]
 
