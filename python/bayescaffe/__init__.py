@@ -22,11 +22,12 @@ _MODULES = {
     "predict": "prediction",
     "predict_with": "prediction",
     "read_curve": "training",
-    "reproduce": "reproduction",
     "reduce_net": "reducing",
+    "reproduce": "reproduction",
     "sample": "sampling",
     "save_draws": "draws",
     "train": "training",
+    "write_report": "report",
 }
 __all__ = ["__version__", *_MODULES]
 
