@@ -23,6 +23,7 @@ _MODULES = {
     "sample": "sampling",
     "save_draws": "draws",
     "train": "training",
+    "write_report": "report",
 }
 __all__ = ["__version__", *_MODULES]
 
