@@ -17,7 +17,8 @@ from bayescaffe.errors import BayesCaffeError
 from bayescaffe.report import GALLERY, write_report
 from conftest import REPO
 
-NAMES = ["cat", "<b>dog</b>", "</script><i>x", 'the "owl"', "fox & hen"]
+NAMES = ["cat", "<b>dog</b>", "</script><i>x", 'the "owl"', "a sulphur-crested cockatoo & hen"]
+TWIN = "plain <net> of_a_long_name_without_a_gap"
 TITLE = "Trees & <img src=x onerror=alert(1)>"
 CURVE = {
     "iteration": np.arange(0, 1000, 10.0),
@@ -52,7 +53,8 @@ def pictures(indices):
 
 @pytest.fixture(scope="module")
 def draws():
-    return make_draws(class_names=NAMES)
+    files = [f"a_folder/with_a_long_name/{number:012}.png" for number in range(200)]
+    return make_draws(class_names=NAMES, names=files)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def full(draws, tmp_path_factory):
         layers=LAYERS,
         ood=analyze(ood),
         images=pictures,
-        baselines={"plain <net>": analyze(make_draws(passes=1))},
+        baselines={TWIN: analyze(make_draws(passes=1))},
         command="bayescaffe report draws.npz",
     )
     return SimpleNamespace(path=path, text=path.read_text(), analysis=analysis)
@@ -119,8 +121,11 @@ def test_share_for_a_human_reaches_the_error_it_promises(full):
     share, risk = re.search(
         r"Handing the least confident ([\d.]+)% .* error of ([\d.]+)% among", words(full.text)
     ).groups()
-    accepted = np.argsort(-a.confidence)[: round(len(a.confidence) * (1 - float(share) / 100))]
-    assert (~a.correct[accepted]).mean() <= float(risk) / 100 < a.metrics["error"]
+    accepted, risk = round(a.images * (1 - float(share) / 100)), float(risk) / 100
+    wrong = np.cumsum(~a.correct[np.argsort(-a.confidence)])
+    assert wrong[accepted - 1] <= risk * accepted and risk < a.metrics["error"]
+    # Not one image more could be accepted.
+    assert (wrong[accepted:] > risk * np.arange(accepted + 1, a.images + 1)).all()
 
 
 def test_table_has_the_four_counts(full):
@@ -131,7 +136,7 @@ def test_table_has_the_four_counts(full):
 
 def test_metrics_stand_beside_the_baseline(full):
     text = words(full.text)
-    assert "measure this net plain <net>" in text
+    assert f"measure this net {TWIN}" in text
     for key in ("nll", "brier", "aurc", "excess_aurc"):
         assert f"{full.analysis.metrics[key]:.3g}" in text
 
@@ -443,7 +448,7 @@ def test_slider_tells_the_error_of_the_accepted(page, full):
 
 
 def test_histogram_shows_the_uncertainty_that_is_asked_for(page):
-    drawn = "document.querySelector('#histogram svg[role=img]').outerHTML"
+    drawn = "document.querySelector('#histogram svg[role=img] path').getAttribute('d')"
     before = page.evaluate(drawn)
     button = page.get_by_role("button", name="Of the net (epistemic)")
     button.click()
