@@ -440,6 +440,7 @@ def test_slider_tells_the_error_of_the_accepted(page, full):
         accepted = int(re.search(r"([\d,]+) images with", text)[1].replace(",", ""))
         risk = (~a.correct[np.argsort(-a.confidence)[:accepted]]).mean()
         assert f"error {100 * risk:.2f}%" in text
+        assert f"; {200 - accepted} go to a human" in text
         assert text.startswith(slider.get_attribute("aria-valuetext"))
     assert accepted < 200
     slider.focus()
