@@ -90,8 +90,9 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "--curve",
         action="append",
         default=[],
-        metavar="[NAME=]CSV",
-        help="what `bayescaffe train` wrote of a training; may be repeated",
+        metavar="[NAME=]CURVE",
+        help="a training: the curve.csv of `bayescaffe train`, or a .log of `caffe train`; may be "
+        "repeated",
     )
     parser.add_argument(
         "--data",
@@ -110,7 +111,7 @@ def _run(args: argparse.Namespace) -> None:
     from bayescaffe.analysis import analyze
     from bayescaffe.draws import load_draws
     from bayescaffe.report import write_report
-    from bayescaffe.training import read_curve
+    from bayescaffe.training import parse_log, read_curve
 
     curves = {name or path.parent.name or path.stem: path for name, path in map(_named, args.curve)}
     baselines = dict(map(_named, args.baseline))
@@ -129,15 +130,16 @@ def _run(args: argparse.Namespace) -> None:
         draws,
         analysis,
         title=args.title or args.draws.stem,
-        curves={name: read_curve(path) for name, path in curves.items()},
+        curves={
+            name: parse_log(path) if path.suffix == ".log" else read_curve(path)
+            for name, path in curves.items()
+        },
         layers=_layers(args, draws.meta),
         ood=None if ood is None else analyze(ood, **options),
         images=_images(args, draws),
-        baselines={
-            name: analyze(load_draws(path), **options) for name, path in baselines.items()
-        },
+        baselines={name: analyze(load_draws(path), **options) for name, path in baselines.items()},
         command=_command(args),
-    )  # fmt: skip
+    )
     size = path.stat().st_size
     if args.json:
         found = {"draws": str(args.draws), "report": str(path), "bytes": size}

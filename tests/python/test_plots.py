@@ -7,7 +7,6 @@ import matplotlib
 import numpy as np
 import pytest
 from bayescaffe import plots
-from bayescaffe.posterior import LayerPosterior
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
@@ -16,7 +15,10 @@ CURVE = {
     "loss": np.array([2.3, 0.5, np.nan, 0.1]),
     "test_error": np.array([np.nan, 0.2, np.nan, 0.05]),
 }
-LAYERS = [LayerPosterior("conv", 500, 0.08, 20, 0.1), LayerPosterior("fc", 4000, 0.7, 0, None)]
+LAYERS = [
+    SimpleNamespace(name="conv", tau=0.08, tau_bias=0.1),
+    SimpleNamespace(name="fc", tau=0.7, tau_bias=None),
+]
 TABLE = dict(correct_certain=9609, correct_uncertain=297, wrong_certain=14, wrong_uncertain=80)
 PASSES = np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.6, 0.3, 0.1]])
 
