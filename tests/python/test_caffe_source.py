@@ -111,13 +111,11 @@ def test_prepare_again_touches_only_what_changed(script, origin, tmp_path):
     script.prepare(out, origin)
     assert tree_state(out) == before
 
-    edit(
-        script.PATCHES / PATCH, "+  coded_input->SetTotalBytesLimit(", "+  coded_input->SetTotal2("
-    )
+    edit(script.PATCHES / "ours/bayes-param.patch", "+  optional float prior_mean", "+  optional ")
     script.prepare(out, origin)
     after = tree_state(out)
     changed = {path for path in before if before[path] != after.get(path)}
-    assert changed == {out / "src/caffe/util/io.cpp", out / script.MANIFEST}
+    assert changed == {out / "src/caffe/proto/caffe.proto", out / script.MANIFEST}
 
     (script.FORK / "src/caffe/layers/bayes_layer.cpp").unlink()
     script.prepare(out, origin)
