@@ -70,7 +70,7 @@ def read_snapshot(state: Path) -> Snapshot:
     layers = read_weights(model)
     blobs = Counter(blob.shape for layer in layers for blob in layer.blobs)
     histories = Counter(tuple(blob.shape.dim) for blob in message.history)
-    if any(not blobs[shape] or count > 2 * blobs[shape] for shape, count in histories.items()):
+    if any(count > 2 * blobs[shape] for shape, count in histories.items()):
         raise BayesCaffeError(f"{model}: not all the layers that {state.name} knows are in it")
     for layer in layers:
         if not all(np.isfinite(blob).all() for blob in layer.blobs):

@@ -239,7 +239,7 @@ def test_log_of_an_older_caffe_with_two_test_nets(tmp_path):
 I0229 23:59:50.000000 1 caffe.cpp:1] Starting Optimization
 I0229 23:59:51.000000 1 solver.cpp:1] Iteration 0, Testing net (#0)
 I0229 23:59:52.000000 1 solver.cpp:1]     Test net output #0: loss3/top-1 = 0.25
-I0229 23:59:52.000000 1 solver.cpp:1]     Test net output #1: loss3/top-5 = 0.75
+I0229 23:59:52.000000 1 solver.cpp:1]     Test net output #1: accuracy_top5 = 0.75
 I0229 23:59:52.000000 1 solver.cpp:1]     Test net output #2: loss1 = 4 (* 0.3 = 1.2 loss)
 I0229 23:59:52.000000 1 solver.cpp:1]     Test net output #3: loss3 = 2 (* 1 = 2 loss)
 I0229 23:59:52.000000 1 solver.cpp:1] Iteration 0, Testing net (#1)
@@ -420,6 +420,7 @@ def test_resume_mends_a_log_that_ends_within_a_line(tmp_path, solver):
     curve = read_curve(train(solver, resume=True, progress=False).curve)
     assert curve["iteration"].tolist() == [0, 10, 20, 30, 40]
     assert np.array_equal(curve["loss"], whole["loss"])
+    assert "\n# bayescaffe train: resumed" in log.read_text()
 
 
 def test_resume_does_not_take_the_log_of_another_training_for_its_own(tmp_path, digits, solver):
@@ -480,8 +481,10 @@ def test_interrupted_training_leaves_a_snapshot_to_resume_from(tmp_path, digits,
 
 
 def test_caffe_dies_with_a_killed_parent(tmp_path, digits):
-    process = start(solver_with_tests(tmp_path, digits, 1_000_000))
-    wait_for(has_rows(tmp_path / "curve.csv"))
+    # One that says nothing, and so does not notice that nobody listens.
+    process = start(write_solver(tmp_path, small_net(digits, BAYES), 1_000_000, display=0))
+    log = tmp_path / "train.log"
+    wait_for(lambda: log.exists() and "Starting Optimization" in log.read_text())
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
     process.communicate()
@@ -549,8 +552,10 @@ def test_loss_that_is_no_number_is_named(tmp_path, monkeypatch, solver, wrong):
     )
     fake_caffe(monkeypatch, tmp_path, f"{lines}\nexec sleep 60")
     message = f"loss is {float(wrong)} at iteration 10.*\nno snapshot was written before\nlog: "
+    begin = time.monotonic()
     with pytest.raises(BayesCaffeError, match=message):
         train(solver, progress=False)
+    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize(
@@ -558,11 +563,8 @@ def test_loss_that_is_no_number_is_named(tmp_path, monkeypatch, solver, wrong):
     [(24.9, None), (25.1, "was 2.5 at the start and is 25.1. Try"), (87.3365, "probability of 0")],
 )
 def test_loss_that_explodes_is_warned_of_once(tmp_path, monkeypatch, caplog, solver, loss, warning):
-    lines = [
-        "Iteration 0, loss = 2.5",
-        f"Iteration 10, loss = {loss}",
-        f"Iteration 20, loss = {loss}",
-    ]
+    losses = {0: 2.5, 10: loss, 20: loss, 30: loss}
+    lines = [f"Iteration {iteration}, loss = {each}" for iteration, each in losses.items()]
     fake_caffe(monkeypatch, tmp_path, say(*lines))
     train(solver, progress=False)
     assert caplog.text.count("Warning: Iteration 10") == (warning is not None)
@@ -680,7 +682,10 @@ def test_tests_of_a_resumed_training_are_those_of_the_uninterrupted_one(tmp_path
 
 def test_solver_may_ask_for_draws_itself(tmp_path, digits):
     solver = solver_with_tests(tmp_path, digits, 20, test_draws=4)
-    assert "Mean of 4 draws: error = " in caffe("train", "-solver", solver).stdout
+    done = caffe("train", "-solver", solver)
+    assert "Mean of 4 draws: error = " in done.stdout
+    # The nets that it makes for it at each test are not the user's.
+    assert "Creating layer" not in done.stdout
     done = caffe("train", "-solver", solver, "-test_draws", "2")
     assert "Mean of 2 draws: error = " in done.stdout
     assert "Mean of 4 draws" not in done.stdout
