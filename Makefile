@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint test-cpp test-python test-upstream bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -16,9 +16,12 @@ build: setup ## build libcaffe, the caffe tool and pycaffe into build/
 	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) $(CMAKE_FLAGS)
 	@cmake --build build
 
-demo: build ## train a Bayesian LeNet on MNIST and print its test error and uncertainty
+demo: build ## train a Bayesian LeNet on MNIST, and report how sure it is of what
 	@.venv/bin/bayescaffe data mnist
-	@$(PYTHON) scripts/demo.py
+	@scripts/demo.sh
+
+reproduce: build ## repeat all experiments of the paper, and write RESULTS.md (an hour of two cores)
+	@.venv/bin/bayescaffe reproduce
 
 test: build lint test-cpp test-python ## run all tests of ours
 

@@ -130,6 +130,13 @@ def reproduce(
             "at least one of each is needed"
         )
     for net in settings.nets:
+        family, _, kind = net.partition("-")
+        twin = f"{'freq' if family == 'bayes' else 'bayes'}-{kind}"
+        if net not in NETS or twin not in settings.nets:
+            raise BayesCaffeError(
+                f"{net}: expected some of {', '.join(NETS)}, each with its twin (such as "
+                "freq-plain with bayes-plain)"
+            )
         if not (settings.models / net / "solver.prototxt").is_file():
             raise BayesCaffeError(
                 f"{settings.models / net} has no solver.prototxt; run this from the top of the "

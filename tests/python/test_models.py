@@ -4,8 +4,8 @@ import importlib.util
 import re
 import shutil
 import subprocess
-import sys
 
+import numpy as np
 import pytest
 from conftest import REPO, caffe, write_digits
 
@@ -104,26 +104,33 @@ def test_each_net_trains(workplace, name):
 
 
 def run_demo(workplace):
-    return subprocess.run(
-        [sys.executable, REPO / "scripts/demo.py"], cwd=workplace, capture_output=True, text=True
-    )
+    demo = [REPO / "scripts/demo.sh", "models/lenet/bayes-plain", "7"]
+    return subprocess.run(demo, cwd=workplace, capture_output=True, text=True)
 
 
-def test_demo_prints_error_and_uncertainty(workplace):
-    (workplace / "build").symlink_to(REPO / "build")
+def test_demo_ends_with_error_table_and_report(workplace):
     shorten(workplace / "models/lenet/bayes-plain/solver.prototxt")
     done = run_demo(workplace)
     assert done.returncode == 0, done.stderr
+    commands = re.findall(r"^\$ bayescaffe (\w+)", done.stdout, re.M)
+    assert commands == ["train", "inspect", "sample", "analyze", "report"]
     # Four iterations leave tau where it started.
-    assert re.search(r"^fc1 +400,000 +(0\.99|1\.00)\d+ +500 +0\.[12]\d+$", done.stdout, re.M)
-    error = float(re.search(r"Test error of a single pass: (\S+)%$", done.stdout, re.M)[1])
-    log = (workplace / "models/lenet/bayes-plain/train.log").read_text()
-    accuracy = float(re.findall(r"accuracy = (\S+)", log)[-1])
-    assert error == pytest.approx(100 * (1 - accuracy), abs=0.006)
+    assert re.search(r"^fc1 +400,000 +(0\.99|1\.00)\d*", done.stdout, re.M)
+    draws = np.load(workplace / "models/lenet/bayes-plain/test.draws.npz")
+    assert draws["probabilities"].shape == (7, 200, 10)
+    wrong = draws["probabilities"].mean(axis=0).argmax(axis=1) != draws["labels"]
+    end = done.stdout[done.stdout.index("$ bayescaffe analyze") :]
+    assert f"{100 * wrong.mean():.2f}" in end
+    table = [list(map(int, row)) for row in re.findall(r"^ *\w+ +(\d+) +(\d+)", end, re.M)][:2]
+    assert [sum(row) for row in table] == [(~wrong).sum(), wrong.sum()]
+    page = workplace / "models/lenet/bayes-plain/report.html"
+    assert "models/lenet/bayes-plain/report.html" in end.splitlines()[-1]
+    assert page.read_text().startswith("<!doctype html>")
 
 
-def test_demo_names_the_log_when_training_fails(workplace):
+def test_demo_stops_where_a_command_fails(workplace):
     (workplace / "models/lenet/bayes-plain/train_test.prototxt").write_text("nonsense")
     done = run_demo(workplace)
     assert done.returncode == 1
-    assert "caffe train failed; its log is models/lenet/bayes-plain/train.log" in done.stderr
+    assert done.stdout.count("$ bayescaffe") == 1
+    assert "bayescaffe: error:" in done.stderr and "train.log" in done.stderr

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# From a net to an answer, command by command: train a Bayesian net, send the test images through 100
+# networks of its posterior, and see how sure it is of what. `make demo` runs it on the paper's LeNet.
+#
+#   scripts/demo.sh [MODEL [PASSES]]    MODEL: a folder with solver.prototxt and train_test.prototxt
+#
+# Run it from the top of the repository, after `bayescaffe data mnist`.
+set -euo pipefail
+PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"
+
+model=${1:-models/lenet/bayes-plain}
+passes=${2:-100}
+iterations=$(sed -n 's/^max_iter: *//p' "$model/solver.prototxt")
+net=$model/train_test.prototxt
+weights=$model/lenet_iter_$iterations.caffemodel
+draws=$model/test.draws.npz
+
+run() {
+  printf '\n$ bayescaffe %s\n' "$*"
+  bayescaffe "$@"
+}
+run train "$model/solver.prototxt"
+run inspect "$net" "$weights"
+run sample "$net" "$weights" --passes "$passes" --out "$draws"
+run analyze "$draws"
+run report "$draws" --curve "$model/curve.csv" --out "$model/report.html"
