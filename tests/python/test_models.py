@@ -4,6 +4,8 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +128,23 @@ def test_demo_ends_with_error_table_and_report(workplace):
     page = workplace / "models/lenet/bayes-plain/report.html"
     assert "models/lenet/bayes-plain/report.html" in end.splitlines()[-1]
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_commands_of_the_readme(workplace):
+    """As they stand there, but for the number of iterations."""
+    from PIL import Image
+
+    readme = (REPO / "README.md").read_text()
+    (block,) = re.findall(r"^```sh\n(net=.*?)^```$", readme, flags=re.M | re.S)
+    shorten(workplace / "models/lenet/bayes-plain/solver.prototxt")
+    Image.fromarray(np.full((40, 50, 3), 255, np.uint8)).save(workplace / "scan.png")
+    (workplace / ".venv").symlink_to(Path(sys.executable).parents[1])
+    script = "set -e\n" + block.replace("lenet_iter_10000", "lenet_iter_4")
+    done = subprocess.run(["bash", "-c", script], cwd=workplace, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "num_output: 250" in (workplace / "reduced.prototxt").read_text()
+    assert (workplace / "report.html").stat().st_size > 10_000
+    assert re.search(r"scan.png +\d", done.stdout)
 
 
 def test_demo_stops_where_a_command_fails(workplace):
