@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -484,7 +485,8 @@ def test_caffe_dies_with_a_killed_parent(tmp_path, digits):
     # One that says nothing, and so does not notice that nobody listens.
     process = start(write_solver(tmp_path, small_net(digits, BAYES), 1_000_000, display=0))
     log = tmp_path / "train.log"
-    wait_for(lambda: log.exists() and "Starting Optimization" in log.read_text())
+    wait_for(lambda: log.exists() and "Learning Rate Policy" in log.read_text())
+    time.sleep(0.3)  # until all of what it says is said
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
     process.communicate()
@@ -644,7 +646,9 @@ def test_mean_of_draws_is_that_of_the_sampled_net(tmp_path, digits, draws):
 
 def test_more_draws_in_tests_leave_training_and_its_tests_alone(tmp_path, digits):
     dropout = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
-                         dropout_param { dropout_ratio: 0.3 } }"""
+                         dropout_param { dropout_ratio: 0.3 } }
+        layer { name: "noise" type: "DummyData" top: "noise" include { phase: TRAIN }
+                dummy_data_param { shape { dim: 1 } data_filler { type: "gaussian" } } }"""
     # Tests of 60 of the 100 images, each from where the one before ended.
     results = {}
     for draws in (None, 3):
@@ -652,6 +656,8 @@ def test_more_draws_in_tests_leave_training_and_its_tests_alone(tmp_path, digits
         (tmp_path / f"d{draws}.net.prototxt").write_text(small_net(digits, BAYES, dropout))
         results[draws] = train(solver, test_draws=draws, out=tmp_path / f"d{draws}", progress=False)
     assert results[None].snapshot.read_bytes() == results[3].snapshot.read_bytes()
+    noise = [re.findall(r"noise = \S+", each.log.read_text()) for each in results.values()]
+    assert noise[0] == noise[1] and len(set(noise[0])) > 1
     plain, more = (read_curve(results[draws].curve) for draws in (None, 3))
     for name in ("loss", "test_loss", "test_error", "tau:hidden"):
         assert np.array_equal(plain[name], more[name], equal_nan=True), name
