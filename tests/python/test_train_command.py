@@ -481,17 +481,22 @@ def test_interrupted_training_leaves_a_snapshot_to_resume_from(tmp_path, digits,
     assert train(solver, resume=True, progress=False).snapshot == state.with_suffix(".caffemodel")
 
 
-def test_caffe_dies_with_a_killed_parent(tmp_path, digits):
+def test_caffe_dies_with_a_killed_parent(tmp_path, monkeypatch, solver):
     # One that says nothing, and so does not notice that nobody listens.
-    process = start(write_solver(tmp_path, small_net(digits, BAYES), 1_000_000, display=0))
-    log = tmp_path / "train.log"
-    wait_for(lambda: log.exists() and "Learning Rate Policy" in log.read_text())
-    time.sleep(0.3)  # until all of what it says is said
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    pid = tmp_path / "pid"
+    fake_caffe(monkeypatch, tmp_path, f"echo $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 60")
+    code = (
+        "from bayescaffe import training\n"
+        f"training.caffe_tool = lambda: {str(tmp_path / 'caffe')!r}\n"
+        f"training.train({str(solver)!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(pid.exists)
+    child = Path("/proc") / pid.read_text().strip()
+    assert child.exists()
     process.kill()
-    process.communicate()
-    wait_for(lambda: not Path(f"/proc/{child}").exists(), 10)
-    read_curve(tmp_path / "curve.csv")
+    process.wait()
+    wait_for(lambda: not child.exists(), 10)
 
 
 def test_second_ctrl_c_does_not_wait(tmp_path, monkeypatch, caplog, solver):
