@@ -585,7 +585,7 @@ def test_failure_of_caffe_is_told_in_its_words(tmp_path, digits):
     with pytest.raises(BayesCaffeError, match=r"Unknown layer type: NoSuchLayer(.|\n)*train\.log"):
         train(solver, progress=False)
     (tmp_path / "run.net.prototxt").write_text("layer { nonsense: 1 }")
-    with pytest.raises(BayesCaffeError, match='"nonsense"(.|\n)*Failed to parse NetParameter'):
+    with pytest.raises(BayesCaffeError, match=r'net.prototxt:1:\d+: .*"nonsense"'):
         train(solver, progress=False)
 
 
@@ -596,6 +596,7 @@ def test_failure_of_caffe_is_told_in_its_words(tmp_path, digits):
             "echo 'caffe: error: no such thing' >&2; exit 1",
             "caffe train failed: no such thing\nlog",
         ),
+        ("printf 'caffe: error: one\\ntwo\\n' >&2; exit 1", "failed: one\ntwo\nlog"),
         ("exit 3", "caffe train failed: exit code 3\nlog"),
         ("kill -KILL $$", "caffe train failed: killed by SIGKILL\nlog"),
     ],
