@@ -36,7 +36,7 @@ prediction of several."""
 RESUMED = "# bayescaffe train: resumed from {path} at iteration {iteration}"
 
 # I20261116 07:59:35.963258 18020 solver.cpp:241] message; older versions of glog leave out the year
-_LINE = re.compile(r"([IWEF])(\d{4}|\d{8}) (\d\d:\d\d:\d\d\.\d{6}) +\d+ [^\s\]]+:\d+\] (.*)")
+_LINE = re.compile(r"[IWEF](\d{4}|\d{8}) (\d\d:\d\d:\d\d\.\d{6}) +\d+ [^\s\]]+:\d+\] (.*)")
 _RESUMED = re.compile(r"# bayescaffe train: resumed from .* at iteration (\d+)")
 _ITERATION = re.compile(r"Iteration (\d+)[ ,]")
 _LOSS = re.compile(r"Iteration \d+(?: \(.*\))?, loss = (\S+)")
@@ -47,7 +47,7 @@ _MEAN = re.compile(r" +Mean of (\d+) draws: error = (\S+), loss = (\S+)")
 _KL = re.compile(r" +KL = (\S+), which adds (\S+) to the objective")
 _TAU = re.compile(r" +(.+): tau = (\S+?)(?:, tau_b = (\S+))?")
 _SNAPSHOT = re.compile(r"Snapshotting (solver state )?to (?:binary proto|HDF5) file (.+)")
-_ERROR = re.compile(r"caffe: error: |ERROR: |\[libprotobuf (?:ERROR|FATAL)")
+_ERROR = re.compile(r"caffe: error: |ERROR: ")  # of Caffe, and of its command line
 _ACCURACY = re.compile(r"acc|top.?1", re.IGNORECASE)
 _TOP_FIVE = re.compile(r"top.?5", re.IGNORECASE)
 
@@ -93,11 +93,9 @@ class LogParser:
             self._start_run()
             self._go_back(int(found[1]))
         elif found := _LINE.fullmatch(line):
-            level, date, clock, message = found.groups()
-            if level == "F":
-                self.errors.append(message)
+            date, clock, message = found.groups()
             self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
-        elif _ERROR.match(line):
+        elif self.errors or _ERROR.match(line):  # which may have several lines
             self.errors.append(line)
         return self._completed
 

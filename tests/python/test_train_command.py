@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -480,16 +481,22 @@ def test_interrupted_training_leaves_a_snapshot_to_resume_from(tmp_path, digits,
     assert train(solver, resume=True, progress=False).snapshot == state.with_suffix(".caffemodel")
 
 
-def test_caffe_dies_with_a_killed_parent(tmp_path, digits):
+def test_caffe_dies_with_a_killed_parent(tmp_path, monkeypatch, solver):
     # One that says nothing, and so does not notice that nobody listens.
-    process = start(write_solver(tmp_path, small_net(digits, BAYES), 1_000_000, display=0))
-    log = tmp_path / "train.log"
-    wait_for(lambda: log.exists() and "Starting Optimization" in log.read_text())
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    pid = tmp_path / "pid"
+    fake_caffe(monkeypatch, tmp_path, f"echo $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 60")
+    code = (
+        "from bayescaffe import training\n"
+        f"training.caffe_tool = lambda: {str(tmp_path / 'caffe')!r}\n"
+        f"training.train({str(solver)!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(pid.exists)
+    child = Path("/proc") / pid.read_text().strip()
+    assert child.exists()
     process.kill()
-    process.communicate()
-    wait_for(lambda: not Path(f"/proc/{child}").exists(), 10)
-    read_curve(tmp_path / "curve.csv")
+    process.wait()
+    wait_for(lambda: not child.exists(), 10)
 
 
 def test_second_ctrl_c_does_not_wait(tmp_path, monkeypatch, caplog, solver):
@@ -578,7 +585,7 @@ def test_failure_of_caffe_is_told_in_its_words(tmp_path, digits):
     with pytest.raises(BayesCaffeError, match=r"Unknown layer type: NoSuchLayer(.|\n)*train\.log"):
         train(solver, progress=False)
     (tmp_path / "run.net.prototxt").write_text("layer { nonsense: 1 }")
-    with pytest.raises(BayesCaffeError, match='"nonsense"(.|\n)*Failed to parse NetParameter'):
+    with pytest.raises(BayesCaffeError, match=r'net.prototxt:1:\d+: .*"nonsense"'):
         train(solver, progress=False)
 
 
@@ -589,6 +596,7 @@ def test_failure_of_caffe_is_told_in_its_words(tmp_path, digits):
             "echo 'caffe: error: no such thing' >&2; exit 1",
             "caffe train failed: no such thing\nlog",
         ),
+        ("printf 'caffe: error: one\\ntwo\\n' >&2; exit 1", "failed: one\ntwo\nlog"),
         ("exit 3", "caffe train failed: exit code 3\nlog"),
         ("kill -KILL $$", "caffe train failed: killed by SIGKILL\nlog"),
     ],
@@ -644,7 +652,9 @@ def test_mean_of_draws_is_that_of_the_sampled_net(tmp_path, digits, draws):
 
 def test_more_draws_in_tests_leave_training_and_its_tests_alone(tmp_path, digits):
     dropout = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
-                         dropout_param { dropout_ratio: 0.3 } }"""
+                         dropout_param { dropout_ratio: 0.3 } }
+        layer { name: "noise" type: "DummyData" top: "noise" include { phase: TRAIN }
+                dummy_data_param { shape { dim: 1 } data_filler { type: "gaussian" } } }"""
     # Tests of 60 of the 100 images, each from where the one before ended.
     results = {}
     for draws in (None, 3):
@@ -652,6 +662,8 @@ def test_more_draws_in_tests_leave_training_and_its_tests_alone(tmp_path, digits
         (tmp_path / f"d{draws}.net.prototxt").write_text(small_net(digits, BAYES, dropout))
         results[draws] = train(solver, test_draws=draws, out=tmp_path / f"d{draws}", progress=False)
     assert results[None].snapshot.read_bytes() == results[3].snapshot.read_bytes()
+    noise = [re.findall(r"noise = \S+", each.log.read_text()) for each in results.values()]
+    assert noise[0] == noise[1] and len(set(noise[0])) > 1
     plain, more = (read_curve(results[draws].curve) for draws in (None, 3))
     for name in ("loss", "test_loss", "test_error", "tau:hidden"):
         assert np.array_equal(plain[name], more[name], equal_nan=True), name
