@@ -5,6 +5,7 @@ what needs no net works without a build.
 """
 
 import contextlib
+import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +28,20 @@ class LayerBlobs:
     blobs: list[np.ndarray]
 
 
+def pycaffe(name: str):
+    """The module `name` of pycaffe."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BayesCaffeError(
+            f"pycaffe cannot be imported ({error}); `make build` builds it, and .venv/bin/python "
+            "finds it"
+        ) from error
+
+
 def caffe_tool() -> Path:
     """The program `caffe` that was built with the pycaffe of this Python."""
-    import caffe
+    caffe = pycaffe("caffe")
 
     # pycaffe is build/caffe-src/python/caffe, the program build/caffe/tools/caffe.
     path = Path(caffe.__file__).resolve().parents[3] / "caffe/tools/caffe"
@@ -49,7 +61,7 @@ def read_message(path: str | os.PathLike, kind: str):
 
 def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
     """The message of that kind in `text`; errors name the `source`."""
-    from caffe.proto import caffe_pb2
+    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
     from google.protobuf import text_format
 
     try:
@@ -60,7 +72,7 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
 
 def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     """The layers with parameters in a caffemodel, in the order of the net."""
-    from caffe.proto import caffe_pb2
+    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
     from google.protobuf.message import DecodeError
 
     net = caffe_pb2.NetParameter()
@@ -81,7 +93,7 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
 
 def read_datum(record: bytes):
     """The `Datum` message in a record of an LMDB."""
-    from caffe.proto import caffe_pb2
+    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
     from google.protobuf.message import DecodeError
 
     try:
@@ -92,7 +104,7 @@ def read_datum(record: bytes):
 
 def read_mean(path: str | os.PathLike) -> np.ndarray:
     """The mean image (channels x height x width) that compute_image_mean wrote."""
-    from caffe.proto import caffe_pb2
+    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
     from google.protobuf.message import DecodeError
 
     try:
@@ -246,18 +258,12 @@ class Model:
         inference.set_shape(self.input_shape)
 
     def _check_weights(self, path: str | os.PathLike, layers: dict[str, LayerBlobs]) -> None:
-        for name, blobs in self._net.params.items():
+        for name in self._net.params:
             if name not in layers:
                 raise BayesCaffeError(
                     f"{path}: has no weights for the layer {name!r} of {self.path}, only for "
                     f"{', '.join(layers) or 'none'}"
                 )
-            for number, blob in enumerate(blobs):
-                if not np.isfinite(blob.data).all():
-                    raise BayesCaffeError(
-                        f"{path}: the layer {name!r} has weights that are no numbers (NaN or "
-                        f"infinite), in its blob {number}"
-                    )
 
 
 def times(shape: Sequence[int]) -> str:
@@ -266,7 +272,7 @@ def times(shape: Sequence[int]) -> str:
 
 
 def _make_net(message, weights: str | os.PathLike, seed: int):
-    import caffe
+    caffe = pycaffe("caffe")
     from google.protobuf import text_format
 
     # pycaffe reads nets from files only.
@@ -280,7 +286,7 @@ def _make_net(message, weights: str | os.PathLike, seed: int):
 @contextlib.contextmanager
 def _caffe_errors(what: str | os.PathLike) -> Iterator[None]:
     """Say what Caffe was working on when it failed."""
-    import caffe
+    caffe = pycaffe("caffe")
 
     try:
         yield
@@ -290,7 +296,7 @@ def _caffe_errors(what: str | os.PathLike) -> Iterator[None]:
 
 def read_state(path: str | os.PathLike):
     """The `SolverState` in a snapshot."""
-    from caffe.proto import caffe_pb2
+    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
     from google.protobuf.message import DecodeError
 
     state = caffe_pb2.SolverState()

@@ -1,5 +1,9 @@
 """Model: any classifier's prototxt becomes a net for inference, and its draws stay the same."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from conftest import save_weights, small_net
@@ -258,7 +262,7 @@ def test_weights_must_be_there_and_be_numbers(tmp_path, digits, trained):
         net.params["hidden"][1].data[3] = np.nan
 
     bad = save_weights(tmp_path, small_net(digits, BAYES), spoil)
-    with pytest.raises(BayesCaffeError, match="layer 'hidden' has weights that are no n.* blob 1"):
+    with pytest.raises(BayesCaffeError, match="blob 1 of layer 'hidden' has nan at index 3"):
         Model(*bad)
     with pytest.raises(FileNotFoundError, match="none.caffemodel"):
         Model(net, tmp_path / "none.caffemodel")
@@ -283,3 +287,16 @@ def test_what_caffe_finds_wrong_is_an_error_that_names_the_file(tmp_path, traine
     wrong = write(tmp_path, trained[0].read_text().replace("num_output: 16", "num_output: 17"))
     with pytest.raises(BayesCaffeError, match="net.prototxt with .*net.caffemodel: "):
         Model(wrong, trained[1])
+
+
+def test_pycaffe_that_is_not_built_is_a_clear_error(tmp_path):
+    (tmp_path / "caffe.py").write_text("raise ImportError('no _caffe.so')")
+    (tmp_path / "net").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "bayescaffe", "inspect", tmp_path / "net", "net.caffemodel"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "pycaffe cannot be imported (no _caffe.so); `make build` builds it" in done.stderr
