@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TRAIN, TEST = "data/mnist/train_lmdb", "data/mnist/test_lmdb"
+# Of the Bayesian nets; README.md tells how these were found.
+KL_SCALE = 4e-8  # kl_weight / dataset_size
+DELTA_RATE = 10  # lr_mult of delta
+NOISE = {"Convolution": "draws_per_batch: 8", "InnerProduct": "local_reparametrization: true"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,6 @@ class LeNet:
     dropout: bool = True
     exchanged: bool = False  # train on the 10,000 test images, test on the 60,000 others
     neurons: int = 500
-    kl_scale: float = 4e-8  # kl_weight / dataset_size; README.md tells how it was found
 
     @property
     def train_images(self) -> int:
@@ -36,9 +39,9 @@ class LeNet:
 
 KINDS = {
     "plain": {"dropout": False},
-    "dropout": {"kl_scale": 6e-8},
+    "dropout": {},
     "exchanged": {"exchanged": True},
-    "reduced": {"kl_scale": 6e-8, "neurons": 250},
+    "reduced": {"neurons": 250},
 }
 NETS = {
     f"{family}-{kind}": LeNet(bayes=family == "bayes", **options)
@@ -73,9 +76,9 @@ def data(phase: str, source: str, batch: int) -> str:
 def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: str = "") -> str:
     """A layer with weights: `kind` is the stock layer, made Bayesian where the net is."""
     field = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}[kind]
+    rates = [1, 2] + [DELTA_RATE, DELTA_RATE] * net.bayes
     more = [
-        "param { lr_mult: 1 }",
-        "param { lr_mult: 2 }",
+        *(f"param {{ lr_mult: {rate} }}" for rate in rates),
         block(
             field,
             *options.split("; "),
@@ -85,7 +88,7 @@ def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: st
     ]
     if net.bayes:
         size = net.train_images
-        lines = [f"kl_weight: {net.kl_scale * size:g}", f"dataset_size: {size}"]
+        lines = [f"kl_weight: {KL_SCALE * size:g}", f"dataset_size: {size}", NOISE[kind]]
         more.append(block("bayes_param", *lines, *filter(None, tau.split("; "))))
     return layer(name, f"Bayes{kind}" if net.bayes else kind, bottom, name, *more)
 

@@ -116,8 +116,9 @@ def test_demo_ends_with_error_table_and_report(workplace):
     assert done.returncode == 0, done.stderr
     commands = re.findall(r"^\$ bayescaffe (\w+)", done.stdout, re.M)
     assert commands == ["train", "inspect", "sample", "analyze", "report"]
-    # Four iterations leave tau where it started.
-    assert re.search(r"^fc1 +400,000 +(0\.99|1\.00)\d*", done.stdout, re.M)
+    # Four iterations leave tau about where it started.
+    tau = re.search(r"^fc1 +400,000 +(\S+)", done.stdout, re.M)[1]
+    assert float(tau) == pytest.approx(1, abs=0.1)
     draws = np.load(workplace / "models/lenet/bayes-plain/test.draws.npz")
     assert draws["probabilities"].shape == (7, 200, 10)
     wrong = draws["probabilities"].mean(axis=0).argmax(axis=1) != draws["labels"]
