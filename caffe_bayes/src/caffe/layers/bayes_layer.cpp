@@ -174,6 +174,8 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
       this->blobs_[n + i].reset(new Blob<Dtype>(vector<int>(1, 1)));
       this->blobs_[n + i]->mutable_cpu_data()[0] = bayes::SoftplusInverse(tau);
       this->blobs_[2 * n + i].reset(new Blob<Dtype>(this->blobs_[i]->shape()));
+      // Outputs that are drawn leave it as it is; the solver reads it anyway.
+      this->blobs_[2 * n + i]->mutable_cpu_data();
     }
   }
   for (int d = 0; d < draws_.size(); ++d) {
