@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from bayescaffe.arguments import seed
+
 DESCRIPTION = """\
 Write an image set as two LMDBs, OUT/train_lmdb and OUT/test_lmdb, that a Caffe Data layer reads.
 
@@ -94,14 +96,6 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, metavar="DIR", help="directory with the IDX files")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="where the LMDBs go")
     parser.set_defaults(run=_run_idx)
-
-
-def seed(text: str) -> int:
-    """The type of --seed; argparse takes its name into the error message."""
-    number = int(text)
-    if not 0 <= number < 2**32:
-        raise argparse.ArgumentTypeError(f"{number} is not within 0..{2**32 - 1}")
-    return number
 
 
 def _run_known(args: argparse.Namespace) -> None:

@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+from bayescaffe.arguments import count
+
 DESCRIPTION = """\
 Train the paper's eight LeNets, sample and analyse them, and write the paper's tables beside ours.
 
@@ -34,14 +36,14 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seeds",
-        type=positive,
+        type=count,
         default=3,
         metavar="N",
         help="train from seeds 1 to N (default: 3)",
     )
     parser.add_argument(
         "--jobs",
-        type=positive,
+        type=count,
         default=os.cpu_count() or 1,
         metavar="N",
         help="trainings side by side (default: one for each core, here %(default)s)",
@@ -61,11 +63,11 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="where nets, passes, analyses and reports go (default: %(default)s)",
     )
     parser.add_argument(
-        "--passes", type=positive, default=100, metavar="N", help="draws of each net (default: 100)"
+        "--passes", type=count, default=100, metavar="N", help="draws of each net (default: 100)"
     )
     parser.add_argument(
         "--iterations",
-        type=positive,
+        type=count,
         metavar="N",
         help="of each training (default: as its solver says, 10000)",
     )
@@ -87,14 +89,6 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="the folder of the image sets; the nets read data/mnist (default: %(default)s)",
     )
     parser.set_defaults(run=_run)
-
-
-def positive(text: str) -> int:
-    """The type of counts; argparse takes its name into the error message."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bayescaffe.data_command import seed
+from bayescaffe.arguments import count, seed
 
 DESCRIPTION = """\
 Take images through many draws of a trained net, and write the class probabilities of every pass to
@@ -60,7 +60,7 @@ def add_net_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("net", metavar="NET", help="prototxt of the net")
     parser.add_argument("weights", metavar="WEIGHTS", help="caffemodel of the net")
     parser.add_argument(
-        "--passes", type=passes, default=100, metavar="N", help="draws of the net (default: 100)"
+        "--passes", type=count, default=100, metavar="N", help="draws of the net (default: 100)"
     )
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="of the draws (default: 1)"
@@ -120,14 +120,6 @@ def net_arguments(args: argparse.Namespace) -> dict:
         "scale": args.scale,
         "mean": read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
     }
-
-
-def passes(text: str) -> int:
-    """The type of --passes; argparse takes its name into the error message."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
 
 
 def shape(text: str) -> tuple[int, int, int]:

@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from bayescaffe.arguments import count
+
 DESCRIPTION = """\
 Train a net with `caffe train` and watch it: iteration, loss, KL, test error, tau of each layer and
 the time left.
@@ -54,7 +56,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--test-draws",
-        type=draws,
+        type=count,
         metavar="N",
         help="at each test, also average the predictions of N draws and test that mean "
         "(default: `test_draws` of the solver, else none)",
@@ -66,14 +68,6 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="where train.log and curve.csv go (default: beside the snapshots)",
     )
     parser.set_defaults(run=_run)
-
-
-def draws(text: str) -> int:
-    """The type of --test-draws; argparse takes its name into the error message."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
 
 
 def _run(args: argparse.Namespace) -> None:

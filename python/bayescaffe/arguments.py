@@ -1,0 +1,19 @@
+"""Types of arguments that several commands have; argparse takes their names into its messages."""
+
+import argparse
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+def seed(text: str) -> int:
+    """A whole number of 32 bits."""
+    number = int(text)
+    if not 0 <= number < 2**32:
+        raise argparse.ArgumentTypeError(f"{number} is not within 0..{2**32 - 1}")
+    return number
