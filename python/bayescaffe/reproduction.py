@@ -33,6 +33,8 @@ NETS = tuple(f"{family}-{kind}" for family in ("freq", "bayes") for kind in KIND
 # Nets that also see images of another world, and whose passes are kept for a report.
 SHOWN = ("plain", "dropout")
 OTHER_WORLD = "fashion-mnist"
+# Where the figures go, beside the tables that show them.
+FIGURES = Path("docs/figures")
 # Rough seconds of one core, for the time left: of an iteration, and of an image in a pass.
 TRAINING, PASS = 9e-3, 46e-6
 
@@ -149,7 +151,8 @@ def reproduce(
     chains = [list(_steps(run, _iterations(run))) for run in runs]
     _run_chains(chains, settings, progress)
     reports = _write_reports(settings)
-    text = results.write(collect(settings), settings, reports)
+    figures = _write_figures(settings, Path(results_file).parent / FIGURES)
+    text = results.write(collect(settings), settings, reports, figures)
     with scratch_file(Path(results_file)) as scratch:
         scratch.write_text(text)
     return Path(results_file)
@@ -293,6 +296,30 @@ def _write_reports(settings: Settings) -> list[Path]:
         _run_step(Step(page, command, 1), dict(os.environ), threading.Event())
         written.append(page)
     return written
+
+
+def _write_figures(settings: Settings, folder: Path) -> list[Path]:
+    """The paper's figures; returns their names, as seen from the tables."""
+    from bayescaffe.analysis import analyze
+    from bayescaffe.draws import load_draws
+    from bayescaffe.images import open_images
+    from bayescaffe.plots import paper_figures
+    from bayescaffe.training import read_curve
+
+    shown = [f"{family}-{kind}" for kind in SHOWN for family in ("freq", "bayes")]
+    runs = {net: Run(settings, net, settings.seeds[0]) for net in shown if net in settings.nets}
+    options = {}
+    if runs:
+        run = runs.get("bayes-plain", runs.get("bayes-dropout"))
+        draws = load_draws(run.draws("bayes"))
+        options = {
+            "curves": {net: read_curve(r.folder / "curve.csv") for net, r in runs.items()},
+            "analysis": analyze(draws, progress=False),
+            "probabilities": draws.probabilities,
+            "images": open_images(draws.meta["data"]).read,
+        }
+    written = paper_figures(folder, formats=("png",), **options)
+    return [FIGURES / path.name for path in written]
 
 
 def _run_chains(chains: list[list[Step]], settings: Settings, progress: bool) -> None:

@@ -50,18 +50,31 @@ MEASURES = {
     "adaptive_ece": ("adaptive ECE, %", 100, 2),
     "aurc": ("AURC, ‰", 1000, 3),
 }
+CAPTIONS = {
+    "softplus": "τ = ln(1 + exp δ), the uncertainty that is learned by way of δ",
+    "prior": "The prior of weights and of biases",
+    "initialisation": "Weights and biases about their means when training starts",
+    "training-freq-plain": "Training of the ordinary net, without dropout",
+    "training-freq-dropout": "Training of the ordinary net, with dropout",
+    "training-bayes-plain": "Training of the Bayesian net, without dropout",
+    "training-bayes-dropout": "Training of the Bayesian net, with dropout",
+    "boxplots": "The passes of two images: one that is right, one that is wrong",
+    "wrong-but-certain": "The images of which the net is certain, and wrong",
+}
 SCORES = ("entropy", "epistemic", "confidence")
 
 Found = dict[str, dict[int, dict]]
 
 
-def write(found: Found, settings, reports: Sequence[Path]) -> str:
+def write(found: Found, settings, reports: Sequence[Path], figures: Sequence[Path] = ()) -> str:
     """The text of RESULTS.md, from what `reproduction.collect` found."""
     kinds = [kind for kind in TITLES if f"bayes-{kind}" in found and f"freq-{kind}" in found]
     sections = [_head(found, settings), _errors(found, kinds)]
     if "plain" in kinds:
         sections.append(_certainty(found))
     sections += [_layers(found, kinds), _beyond(found, kinds), _other_world(found, kinds)]
+    if figures:
+        sections.append(_figures(figures, settings))
     if reports:
         listed = "\n".join(f"- `{path}`" for path in reports)
         sections.append(f"## Reports\n\nWritten along with this, one page each:\n\n{listed}")
@@ -297,6 +310,16 @@ def _beyond(found: Found, kinds: Sequence[str]) -> str:
         curve: the error among the predictions that are kept, averaged over how many are kept, the
         most confident first.""",
         _table(head, rows),
+    )
+
+
+def _figures(paths: Sequence[Path], settings) -> str:
+    pictures = []
+    for path in paths:
+        words = CAPTIONS.get(path.stem, path.stem.replace("-", ": ", 1).replace("-", " "))
+        pictures.append(f"![{words}]({path})\n\n*{words}*")
+    return "\n\n".join(
+        [f"## The paper's figures\n\nOf seed {settings.seeds[0]}, where they need data.", *pictures]
     )
 
 

@@ -103,6 +103,14 @@ def test_draws_are_kept_for_the_reports_only(settings, text):
     assert str(page) in text and "MC dropout" in page.read_text()
 
 
+def test_figures_are_beside_the_tables(settings, text):
+    shown = re.findall(r"!\[.+\]\((docs/figures/.+\.png)\)", text)
+    names = {Path(path).stem for path in shown}
+    assert {"softplus", "prior", "training-bayes-dropout", "boxplots"} <= names
+    for path in shown:
+        assert (settings.out.parent / path).read_bytes().startswith(b"\x89PNG")
+
+
 def state(settings):
     return {
         path: path.stat().st_mtime_ns for path in settings.out.rglob("*") if path.suffix != ".html"
