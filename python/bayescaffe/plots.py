@@ -198,7 +198,8 @@ def plot_boxplot(
         if is_true:
             labels[index] += "\ntrue"
         if is_predicted:
-            labels[index] += "\npredicted"
+            # Always on the third line, so that it does not meet the "true" of a neighbour.
+            labels[index] += "\npredicted" if is_true else "\n\npredicted"
     long = max(map(len, names)) > 3
     ax.set_xticks(
         range(classes), labels, rotation=45 if long else 0, ha="right" if long else "center"
