@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from bayescaffe import results
 from bayescaffe.data import prepare
 from bayescaffe.errors import BayesCaffeError
 from bayescaffe.nets import read_message
+from bayescaffe.processes import die_with_parent
 from bayescaffe.scratch import scratch_file
 
 log = logging.getLogger(__name__)
@@ -326,7 +328,8 @@ def _run_chains(chains: list[list[Step]], settings: Settings, progress: bool) ->
     """Run the steps of each chain in order, and chains side by side."""
     # The last step of a chain stands for what its files were used up for.
     todo = [[step for step in chain if _is_needed(step, chain)] for chain in chains]
-    todo = [chain for chain in todo if chain]
+    # The longest first, so that no core is left with one at the end.
+    todo = sorted(filter(None, todo), key=lambda chain: -sum(step.seconds for step in chain))
     total = sum(step.seconds for chain in todo for step in chain)
     if not todo:
         return
@@ -395,6 +398,9 @@ def _run_step(step: Step, environment: dict[str, str], stop: threading.Event) ->
             stdin=subprocess.DEVNULL,
             text=True,
             env=environment,
+            # A training takes a second Ctrl-C, the terminal's beside ours, for impatience.
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
         ) as process,
     ):
         while True:
@@ -404,7 +410,7 @@ def _run_step(step: Step, environment: dict[str, str], stop: threading.Event) ->
             except subprocess.TimeoutExpired:
                 if stop.is_set():
                     # A training writes a snapshot and stops.
-                    process.send_signal(2)
+                    process.send_signal(signal.SIGINT)
                     process.communicate()
                     return
     if process.returncode:

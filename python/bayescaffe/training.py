@@ -1,7 +1,6 @@
 """Runs `caffe train`: shows how far it is, keeps its log and curve, resumes, and stops in time."""
 
 import contextlib
-import ctypes
 import fcntl
 import logging
 import math
@@ -21,6 +20,7 @@ from tqdm import tqdm
 
 from bayescaffe.errors import BayesCaffeError
 from bayescaffe.nets import caffe_tool, read_message
+from bayescaffe.processes import die_with_parent
 from bayescaffe.snapshots import (
     Snapshot,
     list_states,
@@ -260,7 +260,7 @@ class _Run:
                 env={**plain, "GLOG_minloglevel": "0", "GLOG_logtostderr": "1"},
                 # Away from the terminal, whose Ctrl-C would reach it beside the one passed on.
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             ) as self.process,
         ):
             try:
@@ -402,12 +402,3 @@ def _figures(parser: LogParser) -> Iterator[str]:
         yield f"test error {error:.2%}"
     if (error := parser.latest("mean_test_error")) is not None:
         yield f"of {parser.draws} draws {error:.2%}"
-
-
-def _die_with_parent():
-    """What a child calls to be ended when its parent is, even by kill -9 (on Linux)."""
-    libc = ctypes.CDLL(None)
-    set_parent_death_signal = 1
-    if not hasattr(libc, "prctl"):
-        return None
-    return lambda: libc.prctl(set_parent_death_signal, signal.SIGTERM)
