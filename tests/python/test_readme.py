@@ -7,6 +7,7 @@ import pytest
 from conftest import REPO, input_net, small_net
 
 README = (REPO / "README.md").read_text()
+RESULTS = (REPO / "RESULTS.md").read_text()
 
 
 def blocks(language):
@@ -59,3 +60,23 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
     for line, predicted, certain in zip(printed, found.predicted, found.certain, strict=True):
         assert line.startswith(f"{predicted}: ")
         assert line.endswith("certain" if certain else "ask a person")
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "RESULTS.md", "caffe_bayes/README.md", "models/lenet/README.md", "BENCHMARKS.md"],
+)
+def test_links_and_pictures_are_there(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (REPO / page).read_text())
+    for link in links:
+        if not link.startswith("http"):
+            assert ((REPO / page).parent / link).exists(), link
+    if page in ("README.md", "RESULTS.md"):
+        assert any(link.endswith(".png") for link in links)
+
+
+def test_numbers_of_the_demo_are_those_of_the_results():
+    """The demo is the first of the reproduced trainings, so that its figures can be compared."""
+    shown = float(re.search(r"^  error +(\S+) %", README, re.M)[1])
+    row = re.search(r"^\| without dropout \|.*?\*\*(\S+) ± (\S+)\*\*", RESULTS, re.M)
+    assert abs(shown - float(row[1])) <= 2 * float(row[2])
