@@ -97,11 +97,12 @@ def _head(found: Found, settings) -> str:
 
 def _section(title: str, *blocks: str) -> str:
     """A title and what follows it: tables and lists as they are, other text filled."""
-    filled = [
-        block if block[:2] in ("| ", "- ") else textwrap.fill(" ".join(block.split()), 118)
-        for block in blocks
-    ]
+    filled = [block if block[:2] in ("| ", "- ") else _fill(block) for block in blocks]
     return "\n\n".join([title, *filled])
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 118, break_on_hyphens=False)
 
 
 def _command(settings) -> str:
