@@ -132,7 +132,7 @@ def test_training_without_tests_shows_the_loss_alone():
 
 def test_boxplot_marks_true_and_predicted():
     ax = plots.plot_boxplot(PASSES, true=1, class_names=["a", "b", "c"])
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["a\npredicted", "b\ntrue", "c"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a\n\npredicted", "b\ntrue", "c"]
     assert ax.get_title(loc="left") == "wrong"
     boxes = [patch.get_path().get_extents() for patch in ax.patches]
     assert [box.y0 for box in boxes] == pytest.approx([0.55, 0.25, 0.1])
