@@ -405,7 +405,7 @@ def _run_step(step: Step, environment: dict[str, str], stop: threading.Event) ->
     ):
         while True:
             try:
-                output, _ = process.communicate(timeout=0.5)
+                output, _ = process.communicate(timeout=0.1)
                 break
             except subprocess.TimeoutExpired:
                 if stop.is_set():

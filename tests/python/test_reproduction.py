@@ -139,7 +139,7 @@ def test_a_net_that_was_changed_is_done_again(settings, text):
 
 def test_it_goes_on_after_an_interruption(tmp_path, digits, settings):
     """Ctrl-C in the middle of a training; its snapshot is where the next run starts."""
-    write_nets(tmp_path / "models", digits, iterations=3000)
+    write_nets(tmp_path / "models", digits, iterations=12000)
     out = tmp_path / "results"
     command = [sys.executable, "-m", "bayescaffe", "reproduce", "--jobs", "1"]
     command += ["--nets", "bayes-plain", "freq-plain"]
@@ -155,7 +155,7 @@ def test_it_goes_on_after_an_interruption(tmp_path, digits, settings):
     assert process.communicate()[1].count("interrupted") == 1
     assert process.returncode == 130
     snapshots = list((out / "bayes-plain/seed-1").glob("*.solverstate"))
-    assert len(snapshots) == 1 and "iter_3000" not in snapshots[0].name
+    assert len(snapshots) == 1 and "iter_12000" not in snapshots[0].name
     assert not (tmp_path / "R.md").exists()
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
