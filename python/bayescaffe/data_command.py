@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bayescaffe.arguments import seed
+from bayescaffe.errors import times
 
 DESCRIPTION = """\
 Write an image set as two LMDBs, OUT/train_lmdb and OUT/test_lmdb, that a Caffe Data layer reads.
@@ -129,7 +130,7 @@ def _print(args: argparse.Namespace, dataset) -> None:
     if args.json:
         print(json.dumps(asdict(dataset), default=str))
         return
-    shape = "x".join(map(str, dataset.shape))
+    shape = times(dataset.shape)
     for path, count in (
         (dataset.train, dataset.train_images),
         (dataset.test, dataset.test_images),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.errors import BayesCaffeError
+from bayescaffe.errors import BayesCaffeError, times
 
 FILE_NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx\d-ubyte(\.gz)?")
 
@@ -57,7 +57,7 @@ def load_set(directory: Path, md5: dict[str, str] | None = None) -> IdxSet:
             array = array[:, np.newaxis]
         elif array.ndim == 4 and array.shape[1] > 4 >= array.shape[3]:
             raise BayesCaffeError(
-                f"{files[part]}: dimensions {_times(array.shape)} look like images x height x "
+                f"{files[part]}: dimensions {times(array.shape)} look like images x height x "
                 "width x channels; expected images x channels x height x width"
             )
         arrays[part] = array
@@ -72,8 +72,8 @@ def load_set(directory: Path, md5: dict[str, str] | None = None) -> IdxSet:
     train_shape, test_shape = (arrays[f"{s}-images"].shape[1:] for s in ("train", "test"))
     if train_shape != test_shape:
         raise BayesCaffeError(
-            f"{files['train-images']} has images of {_times(train_shape)}, but "
-            f"{files['test-images']} of {_times(test_shape)} (channels x height x width)"
+            f"{files['train-images']} has images of {times(train_shape)}, but "
+            f"{files['test-images']} of {times(test_shape)} (channels x height x width)"
         )
     return IdxSet(arrays, found_md5, files)
 
@@ -131,12 +131,8 @@ def parse(content: bytes, path: Path, magic: tuple[int, ...]) -> np.ndarray:
     expected = header + math.prod(shape)
     if len(content) != expected:
         raise BayesCaffeError(
-            f"{path}: {len(content)} bytes, but its dimensions {_times(shape)} need {expected}"
+            f"{path}: {len(content)} bytes, but its dimensions {times(shape)} need {expected}"
         )
     if 0 in shape:
-        raise BayesCaffeError(f"{path}: is empty, its dimensions are {_times(shape)}")
+        raise BayesCaffeError(f"{path}: is empty, its dimensions are {times(shape)}")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))

@@ -18,8 +18,8 @@ from pathlib import Path
 import lmdb
 import numpy as np
 
-from bayescaffe.errors import BayesCaffeError
-from bayescaffe.nets import read_datum, times
+from bayescaffe.errors import BayesCaffeError, times
+from bayescaffe.nets import read_datum
 from bayescaffe.npz import NpzFile, map_npy
 
 Shape = tuple[int, int, int]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.errors import BayesCaffeError
+from bayescaffe.errors import BayesCaffeError, times
 from bayescaffe.inference import InferenceNet, inference_net
 from bayescaffe.transform import Transform
 
@@ -72,16 +72,9 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
 
 def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     """The layers with parameters in a caffemodel, in the order of the net."""
-    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
-    from google.protobuf.message import DecodeError
-
-    net = caffe_pb2.NetParameter()
-    try:
-        net.ParseFromString(Path(caffemodel).read_bytes())
-    except DecodeError as error:
-        raise BayesCaffeError(f"{caffemodel}: damaged, or no caffemodel: {error}") from error
+    net = _read_binary(caffemodel, "NetParameter", "caffemodel")
     # Files of old have `layers`, and numbers for their types.
-    old_type = caffe_pb2.V1LayerParameter.LayerType.Name
+    old_type = pycaffe("caffe.proto.caffe_pb2").V1LayerParameter.LayerType.Name
     layers = [(layer, layer.type) for layer in net.layer]
     layers += [(layer, old_type(layer.type)) for layer in net.layers]
     return [
@@ -93,23 +86,15 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
 
 def read_datum(record: bytes):
     """The `Datum` message in a record of an LMDB."""
-    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
-    from google.protobuf.message import DecodeError
-
-    try:
-        return caffe_pb2.Datum.FromString(record)
-    except DecodeError as error:
-        raise BayesCaffeError(f"not a Datum: {error}") from error
+    return _decode(record, "Datum", "not a Datum")
 
 
 def read_mean(path: str | os.PathLike) -> np.ndarray:
     """The mean image (channels x height x width) that compute_image_mean wrote."""
-    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
-    from google.protobuf.message import DecodeError
-
+    blob = _read_binary(path, "BlobProto", "mean image")
     try:
-        mean = _array(caffe_pb2.BlobProto.FromString(Path(path).read_bytes()))
-    except (DecodeError, ValueError) as error:
+        mean = _array(blob)
+    except ValueError as error:
         raise BayesCaffeError(f"{path}: damaged, or no mean image: {error}") from error
     if mean.ndim == 4 and len(mean) == 1:
         mean = mean[0]
@@ -266,11 +251,6 @@ class Model:
                 )
 
 
-def times(shape: Sequence[int]) -> str:
-    """A shape for people, such as 1x28x28."""
-    return "x".join(map(str, shape))
-
-
 def _make_net(message, weights: str | os.PathLike, seed: int):
     caffe = pycaffe("caffe")
     from google.protobuf import text_format
@@ -286,28 +266,34 @@ def _make_net(message, weights: str | os.PathLike, seed: int):
 @contextlib.contextmanager
 def _caffe_errors(what: str | os.PathLike) -> Iterator[None]:
     """Say what Caffe was working on when it failed."""
-    caffe = pycaffe("caffe")
-
     try:
         yield
-    except (getattr(caffe, "Error", RuntimeError), RuntimeError) as error:
+    except RuntimeError as error:  # caffe.Error is one
         raise BayesCaffeError(f"{what}: {error}") from error
 
 
 def read_state(path: str | os.PathLike):
     """The `SolverState` in a snapshot."""
-    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
-    from google.protobuf.message import DecodeError
-
-    state = caffe_pb2.SolverState()
-    try:
-        state.ParseFromString(Path(path).read_bytes())
-    except DecodeError as error:
-        raise BayesCaffeError(f"{path}: damaged, or no solver state: {error}") from error
+    state = _read_binary(path, "SolverState", "solver state")
     # Written last, so that a file without it is not complete.
     if not state.HasField("current_step"):
         raise BayesCaffeError(f"{path}: not complete")
     return state
+
+
+def _read_binary(path: str | os.PathLike, kind: str, what: str):
+    """The message of that kind in a binary file, which people call `what`."""
+    return _decode(Path(path).read_bytes(), kind, f"{path}: damaged, or no {what}")
+
+
+def _decode(content: bytes, kind: str, complaint: str):
+    caffe_pb2 = pycaffe("caffe.proto.caffe_pb2")
+    from google.protobuf.message import DecodeError
+
+    try:
+        return getattr(caffe_pb2, kind).FromString(content)
+    except DecodeError as error:
+        raise BayesCaffeError(f"{complaint}: {error}") from error
 
 
 def _array(blob) -> np.ndarray:

@@ -5,6 +5,7 @@ whatever was interrupted goes on where it stopped, and several steps run side by
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -150,7 +151,7 @@ def reproduce(
         if not (settings.data / name / "test_lmdb").is_dir():
             prepare(name, settings.data / name, progress=progress)
     runs = [Run(settings, net, seed) for seed in settings.seeds for net in settings.nets]
-    chains = [list(_steps(run, _iterations(run))) for run in runs]
+    chains = [list(_steps(run)) for run in runs]
     _run_chains(chains, settings, progress)
     reports = _write_reports(settings)
     figures = _write_figures(settings, Path(results_file).parent / FIGURES)
@@ -174,17 +175,9 @@ def collect(settings: Settings) -> dict[str, dict[int, dict]]:
     return found
 
 
-def _iterations(run: Run) -> int:
-    if run.settings.iterations is not None:
-        return run.settings.iterations
-    return read_message(
-        run.settings.models / run.net / "solver.prototxt", "SolverParameter"
-    ).max_iter
-
-
-def _steps(run: Run, iterations: int) -> Iterator[Step]:
+def _steps(run: Run) -> Iterator[Step]:
     """What is to be done for a run, in order; prepares its folder."""
-    solver = _prepare_folder(run, iterations)
+    solver, iterations = _prepare_folder(run)
     images = 60_000 if run.kind == "exchanged" else 10_000
     prefix = run.folder / "lenet"
     weights = Path(f"{prefix}_iter_{iterations}.caffemodel")
@@ -204,50 +197,36 @@ def _steps(run: Run, iterations: int) -> Iterator[Step]:
         )
     for method, options in run.methods.items():
         passes = int(options[1])
-        draws = [run.draws(method)]
-        analyze = ["analyze", str(draws[0]), "--out", str(run.analysis(method))]
+        test, other = run.draws(method), run.draws(method, OTHER_WORLD)
+        # What each is made of, beside the net: its own test images if nothing is said.
+        draws: dict[Path, list[str]] = {test: []}
+        analyze = ["analyze", str(test), "--out", str(run.analysis(method))]
         if run.is_shown:
-            draws.append(run.draws(method, OTHER_WORLD))
-            analyze += ["--ood", str(draws[1])]
-        for path in draws:
-            data = (
-                []
-                if path == draws[0]
-                else [
-                    "--data",
-                    str(run.settings.data / OTHER_WORLD / "test_lmdb"),
-                ]
-            )
-            yield Step(
-                made=path,
-                command=[
-                    "sample",
-                    str(run.net_file),
-                    str(weights),
-                    *options,
-                    *data,
-                    "--seed",
-                    str(run.seed),
-                    "--out",
-                    str(path),
-                ],
-                seconds=PASS * passes * images,
-            )
+            draws[other] = ["--data", str(run.settings.data / OTHER_WORLD / "test_lmdb")]
+            analyze += ["--ood", str(other)]
+        for path, data in draws.items():
+            command = ["sample", str(run.net_file), str(weights), *options, *data]
+            command += ["--seed", str(run.seed), "--out", str(path)]
+            yield Step(made=path, command=command, seconds=PASS * passes * images)
         keeps = run.is_shown and run.seed == run.settings.seeds[0]
         yield Step(
             made=run.analysis(method),
             command=analyze,
             seconds=2,
-            uses_up=() if keeps else draws,
+            uses_up=() if keeps else tuple(draws),
         )
 
 
-def _prepare_folder(run: Run, iterations: int) -> Path:
-    """Writes the run's own solver; clears what was made from other nets or settings."""
+def _prepare_folder(run: Run) -> tuple[Path, int]:
+    """Writes the run's own solver; clears what was made from other nets or settings.
+
+    Returns the solver and its number of iterations.
+    """
     model = run.settings.models / run.net
     solver = read_message(model / "solver.prototxt", "SolverParameter")
     solver.random_seed = run.seed
-    solver.max_iter = iterations
+    if run.settings.iterations is not None:
+        solver.max_iter = run.settings.iterations
     solver.snapshot_prefix = str(run.folder / "lenet")
     text = str(solver)
     inputs = hashlib.sha256((run.net_file.read_text() + text).encode()).hexdigest()
@@ -260,9 +239,10 @@ def _prepare_folder(run: Run, iterations: int) -> Path:
     (run.folder / "solver.prototxt").write_text(text)
     if not made.is_file():
         made.write_text(json.dumps({"inputs": inputs, "commit": _commit()}) + "\n")
-    return run.folder / "solver.prototxt"
+    return run.folder / "solver.prototxt", solver.max_iter
 
 
+@functools.cache
 def _commit() -> str:
     """The commit that is checked out here, with a word if files differ from it."""
 
@@ -284,7 +264,7 @@ def _write_reports(settings: Settings) -> list[Path]:
     """A page for each Bayesian net whose passes were kept, beside its ordinary twin."""
     written = []
     for kind in SHOWN:
-        if not {f"bayes-{kind}", f"freq-{kind}"} <= set(settings.nets):
+        if f"bayes-{kind}" not in settings.nets:
             continue
         bayes, freq = (Run(settings, f"{f}-{kind}", settings.seeds[0]) for f in ("bayes", "freq"))
         page = settings.out / f"report-{kind}.html"
@@ -365,7 +345,7 @@ def _run_chains(chains: list[list[Step]], settings: Settings, progress: bool) ->
                 finished, pending = wait(pending, timeout=1)
                 for future in finished:
                     future.result()
-                now = [step for step in list(running.values())]
+                now = list(running.values())
                 share = sum(step.seconds for step in done)
                 share += sum(step.seconds * step.progress() for step in now)
                 bar.n = min(round(share), round(total))
