@@ -18,9 +18,10 @@
 
 namespace caffe {
 
-template <typename Dtype>
-class BayesNetTest : public ::testing::Test {
+template <typename TypeParam>
+class BayesNetTest : public MultiDeviceTest<TypeParam> {
  protected:
+  typedef typename TypeParam::Dtype Dtype;
   typedef shared_ptr<Net<Dtype> > NetPtr;
 
   BayesNetTest() { Caffe::set_random_seed(1701); }
@@ -81,7 +82,7 @@ class BayesNetTest : public ::testing::Test {
     return Values(*net->blob_by_name(blob));
   }
 };
-TYPED_TEST_CASE(BayesNetTest, TestDtypes);
+TYPED_TEST_CASE(BayesNetTest, TestDtypesAndDevices);
 
 // Whatever the prototxt asks for.
 TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
@@ -92,13 +93,16 @@ TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
   const auto net = this->MakeNet(
       this->Data() + this->InnerProduct("ip", "BayesInnerProduct", "x",
                                         six + "bayes_param { kl_weight: 0 }"));
-  EXPECT_EQ(vector<float>({3, 4, 5, 6, 0, 0}), net->params_lr());
-  EXPECT_EQ(vector<float>({7, 7, 0, 0, 0, 0}), net->params_weight_decay());
+  EXPECT_EQ(6, net->params().size());
+  EXPECT_EQ(4, net->learnable_params().size());
+  EXPECT_EQ(vector<float>({3, 4, 5, 6}), net->params_lr());
+  EXPECT_EQ(vector<float>({7, 7, 0, 0}), net->params_weight_decay());
 }
 
 // With a loss of next to no weight there is nothing but decay: m shrinks, delta
 // stays, and epsilon is the draw to the bit.
 TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
+  typedef typename TypeParam::Dtype Dtype;
   const string net = this->Data() +
                      this->InnerProduct("ip", "BayesInnerProduct", "x",
                                         "param { } param { }"
@@ -113,13 +117,13 @@ TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
     const auto solver =
         this->MakeSolver(net, string("base_lr: 0.1 weight_decay: 0.5 ") + type);
     const auto& blobs = solver->net()->layer_by_name("ip")->blobs();
-    vector<vector<TypeParam> > before;
+    vector<vector<Dtype> > before;
     for (const auto& blob : blobs) before.push_back(this->Values(*blob));
     solver->Step(3);
     for (int b : {0, 1}) EXPECT_NE(before[b], this->Values(*blobs[b]));
     for (int b : {2, 3}) EXPECT_EQ(before[b], this->Values(*blobs[b]));
     for (int b : {4, 5}) {
-      vector<TypeParam> noise(blobs[b]->count());
+      vector<Dtype> noise(blobs[b]->count());
       bayes::FillNormal(bayes::MakeNoiseKey(3, "ip", b - 4), 2, 0, noise.size(),
                         noise.data());
       EXPECT_EQ(noise, this->Values(*blobs[b]));
@@ -129,13 +133,14 @@ TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
 
 // KL enters once for an iteration, however many batches it is made of.
 TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
+  typedef typename TypeParam::Dtype Dtype;
   const string net =
       this->Data() +
       this->InnerProduct(
           "ip", "BayesInnerProduct", "x",
           "bayes_param { kl_weight: 5 dataset_size: 10 prior_std: 1 }") +
       this->Loss("ip", "1e-30");
-  vector<vector<TypeParam> > means;
+  vector<vector<Dtype> > means;
   for (const char* iter_size : {"1", "4"}) {
     const auto solver =
         this->MakeSolver(net, string("base_lr: 0.1 iter_size: ") + iter_size);
@@ -149,6 +154,7 @@ TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
 }
 
 TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
+  typedef typename TypeParam::Dtype Dtype;
   const string stock = this->InnerProduct("ip", "InnerProduct", "x", "");
   const string bayes = this->InnerProduct(
       "ip", "BayesInnerProduct", "x",
@@ -156,15 +162,15 @@ TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
   const auto trained = this->MakeNet(this->Data() + stock);
   const auto made_bayes = this->MakeNet(this->Data() + bayes);
   const auto back = this->MakeNet(this->Data() + stock);
-  const auto blobs = [](const shared_ptr<Net<TypeParam> >& net) {
+  const auto blobs = [](const shared_ptr<Net<Dtype> >& net) {
     return net->layer_by_name("ip")->blobs();
   };
   string file;
   MakeTempFilename(&file);
   for (bool hdf5 : {false, true}) {
     SCOPED_TRACE(hdf5 ? "HDF5" : "binary");
-    const auto copy = [&](const shared_ptr<Net<TypeParam> >& from,
-                          const shared_ptr<Net<TypeParam> >& to) {
+    const auto copy = [&](const shared_ptr<Net<Dtype> >& from,
+                          const shared_ptr<Net<Dtype> >& to) {
       if (hdf5) {
         from->ToHDF5(file);
       } else {
@@ -246,6 +252,7 @@ TYPED_TEST(BayesNetTest, SharedParamsAreOnePosterior) {
 // A test net shares its blobs with the training net, epsilon too; testing
 // between two iterations changes nothing of what is trained.
 TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
+  typedef typename TypeParam::Dtype Dtype;
   const string net =
       "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
       " dummy_data_param { shape { dim: 4 dim: 2 } shape { dim: 4 dim: 3 }"
@@ -253,7 +260,7 @@ TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
       this->InnerProduct("ip", "BayesInnerProduct", "x",
                          "bayes_param { kl_weight: 1 dataset_size: 10 }") +
       this->Loss("ip");
-  vector<vector<TypeParam> > means;
+  vector<vector<Dtype> > means;
   for (const char* interval : {"1000", "1"}) {
     const auto solver = this->MakeSolver(
         net, string("base_lr: 0.01 test_iter: 2 test_interval: ") + interval);
@@ -265,6 +272,7 @@ TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
 }
 
 TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
+  typedef typename TypeParam::Dtype Dtype;
   const string layers =
       "layer { name: 'ones' type: 'DummyData' top: 'x' dummy_data_param {"
       " shape { dim: 3 dim: 10000 }"
@@ -272,10 +280,10 @@ TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
       "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out'"
       " dropout_param { dropout_ratio: 0.3 ";
   const auto plain = this->MakeNet(layers + "} }", TEST);
-  EXPECT_EQ(vector<TypeParam>(30000, 1), this->Output(plain, "out"));
+  EXPECT_EQ(vector<Dtype>(30000, 1), this->Output(plain, "out"));
   const auto net =
       this->MakeNet(layers + "sample_weights_test: true } }", TEST);
-  const vector<TypeParam> first = this->Output(net, "out");
+  const vector<Dtype> first = this->Output(net, "out");
   double dropped = 0;
   for (int i = 0; i < 10000; ++i) {
     EXPECT_TRUE(first[i] == 0 || std::fabs(first[i] - 1 / 0.7) < 1e-6);
@@ -291,13 +299,14 @@ TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
 }
 
 TYPED_TEST(BayesNetTest, DropoutInTrainingHasAMaskForEachImage) {
+  typedef typename TypeParam::Dtype Dtype;
   const auto net = this->MakeNet(
       "layer { name: 'ones' type: 'DummyData' top: 'x' dummy_data_param {"
       " shape { dim: 2 dim: 1000 }"
       " data_filler { type: 'constant' value: 1 } } }"
       "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out' }");
   bayes::SetDraw(*net, 4);
-  const vector<TypeParam> first = this->Output(net, "out");
+  const vector<Dtype> first = this->Output(net, "out");
   EXPECT_FALSE(
       std::equal(first.begin(), first.begin() + 1000, first.begin() + 1000));
   bayes::SetDraw(*net, 4);

@@ -17,6 +17,7 @@
 #include "caffe/net.hpp"
 #include "caffe/util/benchmark.hpp"
 #include "caffe/util/rng.hpp"
+#include "caffe/test/test_caffe_main.hpp"
 #include "expect_error.hpp"
 
 namespace caffe {
@@ -203,7 +204,7 @@ class FailingLayer : public Layer<Dtype> {
 REGISTER_LAYER_CLASS(Failing);
 INSTANTIATE_CLASS(FailingLayer);
 
-class NetErrorTest : public ::testing::Test {
+class NetErrorTest : public CPUDeviceTest<float> {
  protected:
   NetErrorTest() {
     Caffe::set_random_seed(1701);
