@@ -4,11 +4,13 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "caffe/bayes/formulas.hpp"
+#include "caffe/bayes/monte_carlo.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/net.hpp"
 #include "caffe/sgd_solvers.hpp"
@@ -313,5 +315,104 @@ TYPED_TEST(BayesNetTest, DropoutInTrainingHasAMaskForEachImage) {
   EXPECT_EQ(first, this->Output(net, "out"));
   EXPECT_NE(first, this->Output(net, "out"));
 }
+
+// However the images are divided, and whether or not a layer writes where they
+// come in: draw k is the net that draw k of a forward pass is.
+TYPED_TEST(BayesNetTest, MonteCarloGivesWhatForwardGives) {
+  typedef typename TypeParam::Dtype Dtype;
+  const int kImages = 70, kBatch = 4, kDraws = 3;
+  for (const string first : {"top: 'x'", "top: 'dropped'"}) {
+    SCOPED_TRACE(first);
+    const auto net = this->MakeNet(
+        "layer { name: 'x' type: 'Input' top: 'x'"
+        "        input_param { shape { dim: 4 dim: 2 dim: 5 dim: 5 } } }"
+        "layer { name: 'drop' type: 'Dropout' bottom: 'x' " +
+            first +
+            "        dropout_param { sample_weights_test: true } }"
+            "layer { name: 'conv' type: 'BayesConvolution' bottom: " +
+            first.substr(5) +
+            "        top: 'conv' convolution_param { num_output: 3 "
+            "kernel_size: 3"
+            "        weight_filler { type: 'xavier' } }"
+            "        bayes_param { kl_weight: 0 } }" +
+            this->InnerProduct("ip", "BayesInnerProduct", "conv",
+                               "bayes_param { kl_weight: 0 }"),
+        TEST);
+    vector<Dtype> images(kImages * 50), found(kDraws * kImages * 3);
+    for (int i = 0; i < images.size(); ++i) images[i] = (i * 37 % 101) - 50;
+    bayes::MonteCarlo<Dtype> monte_carlo(net.get(), "ip");
+    ASSERT_TRUE(monte_carlo.Run({5, 0, 2}, kImages, {{"x", images.data()}}, {},
+                                found.data(), [](double) { return true; }));
+    int k = 0;
+    for (int draw : {5, 0, 2}) {
+      for (int i = 0; i < kImages; i += kBatch) {
+        const int now = std::min(kBatch, kImages - i);
+        std::copy_n(&images[i * 50], now * 50,
+                    net->blob_by_name("x")->mutable_cpu_data());
+        bayes::SetDraw(*net, draw);
+        const vector<Dtype> expected = this->Output(net, "ip");
+        for (int j = 0; j < now * 3; ++j, ++k) {
+          EXPECT_NEAR(expected[j], found[k],
+                      1e-5 * (1 + std::fabs(expected[j])))
+              << "draw " << draw << ", image " << i + j / 3;
+        }
+      }
+    }
+  }
+}
+
+#ifndef CPU_ONLY
+
+// A training is the same on each device: the same noise and masks, and so, but
+// for rounding, the same parameters after some iterations.
+TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
+  typedef typename TypeParam::Dtype Dtype;
+  const string bayes = "kl_weight: 3 dataset_size: 50 prior_std: 1 tau_init: 1";
+  const string net =
+      "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
+      " dummy_data_param { shape { dim: 6 dim: 2 dim: 6 dim: 6 }"
+      " shape { dim: 6 dim: 3 } data_filler { type: 'gaussian' std: 1 }"
+      " data_filler { type: 'gaussian' std: 1 } } }"
+      "layer { name: 'conv' type: 'BayesConvolution' bottom: 'x' top: 'conv'"
+      " convolution_param { num_output: 4 kernel_size: 3"
+      " weight_filler { type: 'xavier' } }"
+      " bayes_param { draws_per_batch: 4 " +
+      bayes +
+      " } }"
+      "layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }"
+      "layer { name: 'drop' type: 'Dropout' bottom: 'conv' top: 'conv' }" +
+      this->InnerProduct(
+          "local", "BayesInnerProduct", "conv",
+          "bayes_param { local_reparametrization: true " + bayes + " }") +
+      this->InnerProduct("ip", "BayesInnerProduct", "local",
+                         "top: 'kl' loss_weight: 0 loss_weight: 1"
+                         " bayes_param { " +
+                             bayes + " }") +
+      this->Loss("ip");
+  vector<vector<Dtype> > trained[2];
+  for (int device = 0; device < 2; ++device) {
+    Caffe::set_mode(device == 0 ? Caffe::CPU : Caffe::GPU);
+    const auto solver = this->MakeSolver(
+        net,
+        "base_lr: 0.01 momentum: 0.9 weight_decay: 0.01 iter_size: 2"
+        " type: 'SGD'");
+    solver->Step(5);
+    for (const auto& layer : solver->net()->layers()) {
+      for (const auto& blob : layer->blobs()) {
+        trained[device].push_back(this->Values(*blob));
+      }
+    }
+  }
+  ASSERT_EQ(18, trained[0].size());
+  for (int b = 0; b < trained[0].size(); ++b) {
+    for (int i = 0; i < trained[0][b].size(); ++i) {
+      EXPECT_NEAR(trained[0][b][i], trained[1][b][i],
+                  1e-4 * (1 + std::fabs(trained[0][b][i])))
+          << "blob " << b << ", number " << i;
+    }
+  }
+}
+
+#endif  // CPU_ONLY
 
 }  // namespace caffe

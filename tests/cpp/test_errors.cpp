@@ -15,9 +15,9 @@
 #include "caffe/layer.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/net.hpp"
+#include "caffe/test/test_caffe_main.hpp"
 #include "caffe/util/benchmark.hpp"
 #include "caffe/util/rng.hpp"
-#include "caffe/test/test_caffe_main.hpp"
 #include "expect_error.hpp"
 
 namespace caffe {
