@@ -160,13 +160,14 @@ int NumSums(int n) { return 2 * Blocks(n); }
 template <typename Dtype, typename Write, typename Sum>
 void Forward(int n, const Delta<Dtype>& delta, const Dtype* m,
              const Write& write, const Sum& sum, double* sums) {
-  ForwardKernel<<<Blocks(n), kThreads>>>(n, delta, m, write, sum, sums);
+  ForwardKernel<Dtype, Write, Sum>
+      <<<Blocks(n), kThreads>>>(n, delta, m, write, sum, sums);
   CUDA_POST_KERNEL_CHECK;
 }
 
 template <typename Dtype>
 void AddKL(int n, const double* sums, Dtype scale, Dtype* total) {
-  AddKLKernel<<<1, kThreads>>>(Blocks(n), sums, scale, total);
+  AddKLKernel<Dtype><<<1, kThreads>>>(Blocks(n), sums, scale, total);
   CUDA_POST_KERNEL_CHECK;
 }
 
@@ -174,40 +175,40 @@ template <typename Dtype, typename Loss, typename Prior>
 void Backward(int n, const Delta<Dtype>& delta, Dtype kl_scale,
               const Loss& loss, const Prior& prior, const Dtype* m,
               Dtype* m_diff, double* sums) {
-  BackwardKernel<<<Blocks(n), kThreads>>>(n, delta, kl_scale, loss, prior, m,
-                                          m_diff, sums);
+  BackwardKernel<Dtype, Loss, Prior><<<Blocks(n), kThreads>>>(
+      n, delta, kl_scale, loss, prior, m, m_diff, sums);
   CUDA_POST_KERNEL_CHECK;
 }
 
 template <typename Dtype>
 void AddDeltaGradient(int n, const Delta<Dtype>& delta, Dtype kl_scale,
                       const double* sums, Dtype* delta_diff) {
-  AddDeltaGradientKernel<<<1, kThreads>>>(n, Blocks(n), delta, kl_scale, sums,
-                                          delta_diff);
+  AddDeltaGradientKernel<Dtype>
+      <<<1, kThreads>>>(n, Blocks(n), delta, kl_scale, sums, delta_diff);
   CUDA_POST_KERNEL_CHECK;
 }
 
 template <typename Dtype>
 void SampleOutput(int n, const NoiseKey& key, uint64_t draw,
                   const Dtype* variance, Dtype* epsilon, Dtype* output) {
-  SampleOutputKernel<<<Blocks(n), kThreads>>>(n, key, draw, variance, epsilon,
-                                              output);
+  SampleOutputKernel<Dtype>
+      <<<Blocks(n), kThreads>>>(n, key, draw, variance, epsilon, output);
   CUDA_POST_KERNEL_CHECK;
 }
 
 template <typename Dtype>
 void SampleOutputBackward(int n, const Dtype* output_diff, const Dtype* epsilon,
                           const Dtype* variance, Dtype* variance_diff) {
-  SampleOutputBackwardKernel<<<Blocks(n), kThreads>>>(n, output_diff, epsilon,
-                                                      variance, variance_diff);
+  SampleOutputBackwardKernel<Dtype><<<Blocks(n), kThreads>>>(
+      n, output_diff, epsilon, variance, variance_diff);
   CUDA_POST_KERNEL_CHECK;
 }
 
 template <typename Dtype>
 void SquareBackward(int n, const Dtype* squares_diff, const Dtype* input,
                     Dtype* input_diff) {
-  SquareBackwardKernel<<<Blocks(n), kThreads>>>(n, squares_diff, input,
-                                                input_diff);
+  SquareBackwardKernel<Dtype>
+      <<<Blocks(n), kThreads>>>(n, squares_diff, input, input_diff);
   CUDA_POST_KERNEL_CHECK;
 }
 
