@@ -1,0 +1,4 @@
+#ifndef SIMULATED_CUDA_MATH_FUNCTIONS_H_
+#define SIMULATED_CUDA_MATH_FUNCTIONS_H_
+// What it has is in cuda_runtime.h.
+#endif  // SIMULATED_CUDA_MATH_FUNCTIONS_H_

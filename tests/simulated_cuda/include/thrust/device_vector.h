@@ -1,0 +1,4 @@
+#ifndef SIMULATED_CUDA_THRUST_DEVICE_VECTOR_H_
+#define SIMULATED_CUDA_THRUST_DEVICE_VECTOR_H_
+// Caffe includes it and uses nothing of it.
+#endif  // SIMULATED_CUDA_THRUST_DEVICE_VECTOR_H_

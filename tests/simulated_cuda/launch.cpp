@@ -1,0 +1,305 @@
+// Walks the grid of a kernel.
+//
+// The first thread of each block runs on a fiber, a stack of its own. If it
+// ends without having met a barrier, the others are plain calls, one after
+// another. If it stops at a barrier, each of the others gets a fiber too, and
+// when all have come to the barrier they go on, again one after another.
+#undef _FORTIFY_SOURCE  // its longjmp does not know of other stacks
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "device.hpp"
+#include "device_code.hpp"
+
+__thread uint3 threadIdx;
+__thread uint3 blockIdx;
+__thread uint3 blockDim;
+__thread uint3 gridDim;
+
+namespace simulated_cuda {
+namespace {
+
+const size_t kStack = 128 << 10;
+const size_t kPage = 4096;
+
+Order OrderOfEnvironment() {
+  const char* setting = getenv("SIMULATED_CUDA_ORDER");
+  if (setting == nullptr || strcmp(setting, "forwards") == 0) {
+    return Order::kForwards;
+  }
+  if (strcmp(setting, "backwards") == 0) return Order::kBackwards;
+  if (strcmp(setting, "shuffled") == 0) return Order::kShuffled;
+  Die("SIMULATED_CUDA_ORDER is '" + std::string(setting) +
+      "', not forwards, backwards or shuffled");
+}
+
+Order& order() {
+  static Order order = OrderOfEnvironment();
+  return order;
+}
+
+/// The order of `count` things: the i-th to run is (first + i * step) % count.
+struct Walk {
+  explicit Walk(uint64_t count) : count(count), first(0), step(1) {
+    if (order() == Order::kBackwards) {
+      first = count - 1;
+      step = count - 1;
+    } else if (order() == Order::kShuffled) {
+      // Near the golden ratio, neighbours in time are far apart.
+      step = static_cast<uint64_t>(0.618 * count) | 1;
+      while (std::gcd(step, count) != 1) ++step;
+      first = count / 3;
+    }
+  }
+  uint64_t at(uint64_t i) const { return (first + i * step) % count; }
+
+  uint64_t count, first, step;
+};
+
+enum class State { kIdle, kRunning, kAtBarrier, kEnded };
+
+struct Fiber {
+  State state = State::kIdle;
+  bool started = false;
+  char* stack = nullptr;
+  jmp_buf here;
+  const char* file = nullptr;  ///< of the barrier
+  int line = 0;
+};
+
+/// What one thread of the host needs to run a kernel.
+class Walker {
+ public:
+  ~Walker() {
+    for (Fiber& fiber : fibers_) munmap(fiber.stack, kStack);
+  }
+  void Run(const char* name, dim3 grid, dim3 block, void (*call)(const void*),
+           const void* context);
+  /// Called by the running fiber.
+  void Wait(const char* file, int line);
+
+ private:
+  void RunBlock(const Walk& threads, uint3 shape);
+  void Resume(Fiber* fiber);
+  void GoBack();
+  void CheckBarrier(const Walk& threads);
+  static void Enter();
+
+  std::vector<Fiber> fibers_;
+  Fiber* running_ = nullptr;
+  jmp_buf scheduler_;
+  const char* name_ = nullptr;
+  void (*call_)(const void*) = nullptr;
+  const void* context_ = nullptr;
+};
+
+thread_local Walker walker;
+
+uint3 Coordinates(uint64_t index, uint3 shape) {
+  return {static_cast<unsigned int>(index % shape.x),
+          static_cast<unsigned int>(index / shape.x % shape.y),
+          static_cast<unsigned int>(index / shape.x / shape.y)};
+}
+
+/// The life of a fiber: it runs one thread of a grid after another.
+void Walker::Enter() {
+  for (;;) {
+    walker.call_(walker.context_);
+    walker.running_->state = State::kEnded;
+    walker.GoBack();
+  }
+}
+
+/// From the fiber to the scheduler.
+void Walker::GoBack() {
+  Fiber* fiber = running_;
+  if (_setjmp(fiber->here) == 0) _longjmp(scheduler_, 1);
+}
+
+/// From the scheduler to the fiber, until it goes back.
+void Walker::Resume(Fiber* fiber) {
+  running_ = fiber;
+  fiber->state = State::kRunning;
+  if (_setjmp(scheduler_) == 0) {
+    if (fiber->started) _longjmp(fiber->here, 1);
+    fiber->started = true;
+    ucontext_t entry;
+    getcontext(&entry);
+    // The lowest page stays closed: a stack that grows too far ends there.
+    entry.uc_stack.ss_sp = fiber->stack + kPage;
+    entry.uc_stack.ss_size = kStack - kPage;
+    entry.uc_link = nullptr;
+    makecontext(&entry, &Walker::Enter, 0);
+    setcontext(&entry);
+  }
+  running_ = nullptr;
+}
+
+void Walker::Wait(const char* file, int line) {
+  if (running_ == nullptr) {
+    Die(std::string(name_) + ": thread " + std::to_string(threadIdx.x) +
+        " of block " + std::to_string(blockIdx.x) + " waits at the barrier " +
+        file + ":" + std::to_string(line) +
+        ", to which other threads of the block did not come");
+  }
+  running_->state = State::kAtBarrier;
+  running_->file = file;
+  running_->line = line;
+  GoBack();
+}
+
+/// All threads must have ended, or wait at the same barrier.
+void Walker::CheckBarrier(const Walk& threads) {
+  const Fiber& first = fibers_[threads.at(0)];
+  for (uint64_t i = 1; i < threads.count; ++i) {
+    const Fiber& other = fibers_[threads.at(i)];
+    if (other.state == first.state &&
+        (first.state == State::kEnded ||
+         (other.line == first.line && strcmp(other.file, first.file) == 0))) {
+      continue;
+    }
+    const auto describe = [](uint64_t thread, const Fiber& fiber) {
+      return "thread " + std::to_string(thread) +
+             (fiber.state == State::kEnded
+                  ? std::string(" ended")
+                  : " waits at the barrier " + std::string(fiber.file) + ":" +
+                        std::to_string(fiber.line));
+    };
+    Die(std::string(name_) + ": in block " + std::to_string(blockIdx.x) + " " +
+        describe(threads.at(0), first) + ", but " +
+        describe(threads.at(i), other));
+  }
+}
+
+void Walker::RunBlock(const Walk& threads, uint3 shape) {
+  const auto resume = [&](uint64_t thread) {
+    threadIdx = Coordinates(thread, shape);
+    Resume(&fibers_[thread]);
+  };
+  resume(threads.at(0));
+  if (fibers_[threads.at(0)].state == State::kEnded) {
+    for (uint64_t i = 1; i < threads.count; ++i) {
+      threadIdx = Coordinates(threads.at(i), shape);
+      call_(context_);
+    }
+    return;
+  }
+  for (uint64_t i = 1; i < threads.count; ++i) resume(threads.at(i));
+  CheckBarrier(threads);
+  while (fibers_[threads.at(0)].state == State::kAtBarrier) {
+    for (uint64_t i = 0; i < threads.count; ++i) resume(threads.at(i));
+    CheckBarrier(threads);
+  }
+}
+
+void Walker::Run(const char* name, dim3 grid, dim3 block,
+                 void (*call)(const void*), const void* context) {
+  name_ = name;
+  call_ = call;
+  context_ = context;
+  gridDim = {grid.x, grid.y, grid.z};
+  blockDim = {block.x, block.y, block.z};
+  const Walk threads(uint64_t(block.x) * block.y * block.z);
+  const Walk blocks(uint64_t(grid.x) * grid.y * grid.z);
+  while (fibers_.size() < threads.count) {
+    fibers_.emplace_back();
+    void* stack = mmap(nullptr, kStack, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) Die("no memory for the stacks of threads");
+    fibers_.back().stack = static_cast<char*>(stack);
+    if (mprotect(fibers_.back().stack + kPage, kStack - kPage,
+                 PROT_READ | PROT_WRITE) != 0) {
+      Die("no memory for the stacks of threads");
+    }
+  }
+  for (uint64_t i = 0; i < blocks.count; ++i) {
+    blockIdx = Coordinates(blocks.at(i), gridDim);
+    RunBlock(threads, blockDim);
+  }
+  blockDim = {0, 0, 0};
+}
+
+/// The name of a kernel in "(namespace::kernel<Dtype>)", kept for ever.
+const char* NameOfKernel(const char* expression) {
+  static std::mutex mutex;
+  static std::map<const char*, const char*> known;
+  static std::set<std::string> names;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const char*& name = known[expression];
+  if (name == nullptr) {
+    std::string text = expression;
+    text = text.substr(1, text.find_first_of("<)") - 1);
+    const size_t scope = text.rfind("::");
+    if (scope != std::string::npos) text.erase(0, scope + 2);
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    name = names.insert(text).first->c_str();
+  }
+  return name;
+}
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+}  // namespace
+
+void SetOrder(Order new_order) { order() = new_order; }
+
+void Barrier(const char* file, int line) { walker.Wait(file, line); }
+
+Grid::Grid(const char* expression, dim3 grid, dim3 block)
+    : name_(NameOfKernel(expression)),
+      grid_(grid),
+      block_(block),
+      operation_(nullptr),
+      arguments_(0) {
+  const uint64_t threads = uint64_t(block.x) * block.y * block.z;
+  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+  if (DeviceCount() == 0) {
+    last_error = cudaErrorNoDevice;
+    return;
+  }
+  if (threads == 0 || threads > 1024 || block.z > 64 || blocks == 0 ||
+      grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535) {
+    Complain("kernel " + std::string(name_) + ": no device can launch " +
+             std::to_string(blocks) + " blocks of " + std::to_string(threads) +
+             " threads");
+    last_error = cudaErrorInvalidConfiguration;
+    return;
+  }
+  Count([this](Counters* counters) { ++counters->launches[name_]; });
+  operation_ = new Operation(name_);
+}
+
+Grid::~Grid() { delete operation_; }
+
+void Grid::ArgumentOfBytes(const void* value, size_t size, bool is_pointer) {
+  ++arguments_;
+  if (is_pointer) {
+    operation_->OpenIfSet(*static_cast<void* const*>(value), arguments_);
+  } else {
+    operation_->OpenInside(value, size, arguments_);
+  }
+}
+
+void Grid::Run(void (*call)(const void*), const void* context) {
+  walker.Run(name_, grid_, block_, call, context);
+}
+
+}  // namespace simulated_cuda
+
+cudaError_t cudaPeekAtLastError() { return simulated_cuda::last_error; }
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = simulated_cuda::last_error;
+  simulated_cuda::last_error = cudaSuccess;
+  return error;
+}
