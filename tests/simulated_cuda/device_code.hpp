@@ -133,12 +133,10 @@ void Barrier(const char* file, int line);
 
 // What convert_launches.py makes of kernel<<<...>>>: a macro, since launches
 // are also in macros that have yet to paste the name of the kernel together.
-#define SIMULATED_CUDA_LAUNCH(kernel, configuration)    \
-  ::simulated_cuda::Launcher(                           \
-      #kernel,                                          \
-      [](auto... arguments) {                           \
-        SIMULATED_CUDA_OPENED kernel(arguments...);     \
-      },                                                \
+#define SIMULATED_CUDA_LAUNCH(kernel, configuration)                         \
+  ::simulated_cuda::Launcher(                                                \
+      #kernel,                                                               \
+      [](auto... arguments) { SIMULATED_CUDA_OPENED kernel(arguments...); }, \
       SIMULATED_CUDA_OPENED configuration)
 #define SIMULATED_CUDA_OPENED(...) __VA_ARGS__
 

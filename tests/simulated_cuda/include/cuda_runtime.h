@@ -5,6 +5,8 @@
 
 // What host code sees of CUDA's runtime. Device code has device_code.hpp too.
 
+#define CUDART_VERSION 13000
+
 #define __global__
 #define __device__
 #define __host__
