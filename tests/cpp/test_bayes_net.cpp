@@ -367,7 +367,8 @@ TYPED_TEST(BayesNetTest, MonteCarloGivesWhatForwardGives) {
 // for rounding, the same parameters after some iterations.
 TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
   typedef typename TypeParam::Dtype Dtype;
-  const string bayes = "kl_weight: 3 dataset_size: 50 prior_std: 1 tau_init: 1";
+  const string bayes =
+      "kl_weight: 0.3 dataset_size: 50 prior_std: 1 tau_init: 0.5";
   const string net =
       "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
       " dummy_data_param { shape { dim: 6 dim: 2 dim: 6 dim: 6 }"
@@ -394,7 +395,7 @@ TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
     Caffe::set_mode(device == 0 ? Caffe::CPU : Caffe::GPU);
     const auto solver = this->MakeSolver(
         net,
-        "base_lr: 0.01 momentum: 0.9 weight_decay: 0.01 iter_size: 2"
+        "base_lr: 0.001 momentum: 0.9 weight_decay: 0.01 iter_size: 2"
         " type: 'SGD'");
     solver->Step(5);
     for (const auto& layer : solver->net()->layers()) {
@@ -406,6 +407,7 @@ TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
   ASSERT_EQ(18, trained[0].size());
   for (int b = 0; b < trained[0].size(); ++b) {
     for (int i = 0; i < trained[0][b].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(trained[0][b][i]));
       EXPECT_NEAR(trained[0][b][i], trained[1][b][i],
                   1e-4 * (1 + std::fabs(trained[0][b][i])))
           << "blob " << b << ", number " << i;

@@ -53,14 +53,15 @@ class PosteriorTest : public MultiDeviceTest<TypeParam> {
     posterior_->Mean(w_.get());
     const vector<Dtype> found = Gradients(scale, 0);
     for (int i = 0; i < found.size(); ++i) {
-      Dtype* x = i < m_->count() ? m_->mutable_cpu_data() + i
-                                 : delta_->mutable_cpu_data();
-      const Dtype kept = *x, step = std::fabs(kept) * 1e-2;
-      *x = kept + step;
-      const double above = posterior_->KL();
-      *x = kept - step;
-      const double below = posterior_->KL();
-      *x = kept;
+      Blob<Dtype>* blob = i < m_->count() ? m_.get() : delta_.get();
+      const int at = i < m_->count() ? i : 0;
+      const Dtype kept = blob->cpu_data()[at], step = std::fabs(kept) * 1e-2;
+      const auto kl_at = [&](Dtype x) {
+        blob->mutable_cpu_data()[at] = x;
+        return posterior_->KL();
+      };
+      const double above = kl_at(kept + step), below = kl_at(kept - step);
+      blob->mutable_cpu_data()[at] = kept;
       const double expected = scale * (above - below) / (2 * step);
       EXPECT_NEAR(expected, found[i], tolerance * (1 + std::fabs(expected)))
           << "parameter " << i;
