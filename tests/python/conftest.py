@@ -120,10 +120,10 @@ def write_solver(folder: Path, net: str, max_iter: int, name: str = "run", **opt
     return path
 
 
-def caffe(*arguments, cwd=None, **environment) -> subprocess.CompletedProcess:
+def caffe(*arguments, cwd=None, tool=CAFFE, **environment) -> subprocess.CompletedProcess:
     """Run the `caffe` tool; its output is the log."""
     return subprocess.run(
-        [str(part) for part in (CAFFE, *arguments)],
+        [str(part) for part in (tool, *arguments)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

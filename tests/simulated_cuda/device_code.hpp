@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <cassert>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -103,12 +103,12 @@ class Grid {
 template <typename Kernel>
 class Launcher {
  public:
-  /// Dynamic shared memory is not simulated, and a stream has no effect.
+  /// Dynamic shared memory is not simulated: its size can only be a literal 0.
+  /// A stream has no effect.
   Launcher(const char* expression, Kernel kernel, dim3 grid, dim3 block,
-           int no_shared_memory = 0, cudaStream_t stream = nullptr)
-      : expression_(expression), kernel_(kernel), grid_(grid), block_(block) {
-    assert(no_shared_memory == 0);
-  }
+           std::nullptr_t shared_memory = nullptr,
+           cudaStream_t stream = nullptr)
+      : expression_(expression), kernel_(kernel), grid_(grid), block_(block) {}
 
   template <typename... Arguments>
   void operator()(Arguments... arguments) const {

@@ -33,6 +33,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = 7;
   properties->minor = 5;
   properties->multiProcessorCount = 1;
+  properties->unifiedAddressing = 1;
   return cudaSuccess;
 }
 

@@ -116,7 +116,7 @@ TEST_F(SimulatedCudaTest, EachThreadRunsOnceInTheOrderAskedFor) {
 __global__ void Nothing() {}
 
 TEST_F(SimulatedCudaTest, LimitsOfLaunchesAreThoseOfDevices) {
-  Nothing<<<0x7FFFFFFF / 100000, 1024>>>();
+  Nothing<<<0x7FFFFFFF / 100000, 1024, 0, nullptr>>>();
   EXPECT_EQ(cudaSuccess, cudaPeekAtLastError());
   Nothing<<<0, 1>>>();
   EXPECT_EQ(cudaErrorInvalidConfiguration, cudaPeekAtLastError());

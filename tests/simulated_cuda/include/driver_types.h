@@ -62,6 +62,7 @@ struct cudaDeviceProp {
   int deviceOverlap;
   int multiProcessorCount;
   int kernelExecTimeoutEnabled;
+  int unifiedAddressing;
 };
 
 typedef struct SimulatedStream* cudaStream_t;
