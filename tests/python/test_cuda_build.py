@@ -65,31 +65,40 @@ def test_trains_in_cpu_mode_like_the_cpu_build(digits, tmp_path, bayes):
 
 @pytest.mark.parametrize("tool", BUILDS)
 @pytest.mark.parametrize(
-    "arguments, device",
+    "command, device",
     [
-        (["train", "-gpu", "0"], 0),
-        (["train", "-gpu", "all"], 0),
-        (["train", "-gpu", "1,3"], 1),
-        (["test", "-gpu", "2"], 2),
-        (["time", "-gpu", "0"], 0),
-        (["device_query"], 0),
-        (["device_query", "-gpu", "1"], 1),
+        ("train -gpu 0", 0),
+        ("train -gpu all", 0),
+        ("train -gpu 1,3", 1),
+        ("test -gpu 2", 2),
+        ("time -gpu 0", 0),
+        ("device_query", 0),
+        ("device_query -gpu 1", 1),
     ],
-    ids=" ".join,
 )
-def test_no_device_is_one_line(digits, tmp_path, tool, arguments, device):
+def test_no_device_is_one_line(digits, tmp_path, tool, command, device):
     solver = write_solver(tmp_path, small_net(digits), 2)
     files = {
         "train": ["-solver", solver],
         "test": ["-model", tmp_path / "run.net.prototxt", "-weights", "any.caffemodel"],
         "time": ["-model", tmp_path / "run.net.prototxt"],
     }
-    done = run(tool, *arguments, *files.get(arguments[0], []))
+    name = command.split()[0]
+    done = run(tool, *command.split(), *files.get(name, []))
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"caffe: error: no CUDA device {device}: ")
     cause = "built without CUDA" if tool == CAFFE else "NVIDIA driver|no CUDA-capable device"
     assert re.search(cause, line)
+
+
+def test_number_of_a_device_that_there_is_not():
+    tool = REPO / "build/caffe_simulated_tool"
+    if not tool.exists():
+        pytest.skip("there is no tool with a simulated device; `make test-cpp` makes one")
+    done = run(tool, "device_query", "-gpu", "0,2")
+    assert done.returncode == 1
+    assert done.stderr == "caffe: error: no CUDA device 2: the machine has 2, numbers 0 to 1\n"
 
 
 @pytest.mark.parametrize("tool", BUILDS)
