@@ -1,9 +1,11 @@
 # The front door. Each target is a few commands; the work is done by CMake, scripts/ and python/.
 PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
+# The GPUs that `make cuda` is for, as CMake writes them: 80, or "75;120". Turing to Blackwell if empty.
+CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream cuda test-gpu bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -15,6 +17,13 @@ build: setup ## build libcaffe, the caffe tool and pycaffe into build/
 	@test -f build/build.ninja || cmake -Wno-dev -S . -B build -G Ninja \
 	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) $(CMAKE_FLAGS)
 	@cmake --build build
+
+cuda: setup ## build with CUDA into build-cuda/; what of CUDA the machine lacks is fetched
+	@toolkit=$$($(PYTHON) scripts/cuda_toolkit.py) && cmake --log-level=WARNING -Wno-dev -S . -B build-cuda -G Ninja \
+	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) -DCPU_ONLY=OFF -DUSE_NCCL=ON $$toolkit \
+	  $(if $(CUDA_ARCHITECTURES),"-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)") $(CMAKE_FLAGS)
+	@cmake --build build-cuda --target bayescaffe bayes_tests
+	@scripts/kernels.py report build-cuda
 
 demo: build ## train a Bayesian LeNet on MNIST, and report how sure it is of what
 	@.venv/bin/bayescaffe data mnist
@@ -45,6 +54,12 @@ test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
 
+test-gpu: cuda ## run our tests and Caffe's own on a machine with a GPU
+	@build-cuda/caffe/tools/caffe device_query
+	@build-cuda/bayes_tests
+	@cmake --build build-cuda --target test.testbin
+	@cd build-cuda/caffe-src && ../caffe/test/test.testbin
+
 bench: build ## time ours beside other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
 	@build/bench_noise
@@ -54,5 +69,5 @@ bench: build ## time ours beside other tools, and write build/bench.json
 bench-peers: setup ## install the other tools that make bench compares with
 	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt
 
-clean: ## remove the build and the Python environment, keep data and trained nets
-	rm -rf build .venv
+clean: ## remove the builds and the Python environment, keep data and trained nets
+	rm -rf build build-cuda .cuda .venv

@@ -21,7 +21,7 @@ class Error : public std::runtime_error {
   Error(const std::string& file, int line, const std::string& message);
   ~Error() override;
 
-  /// file:line: message
+  /// file:line: message, or the message alone if no file was given.
   const char* what() const noexcept override { return what_.c_str(); }
   /// The file is relative to the root of Caffe's source.
   const std::string& file() const { return file_; }

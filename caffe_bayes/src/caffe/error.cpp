@@ -9,7 +9,10 @@ Error::Error(const std::string& file, int line, const std::string& message)
   while (!message_.empty() && std::isspace(message_.back())) {
     message_.pop_back();
   }
-  what_ = file_ + ":" + std::to_string(line_) + ": " + message_;
+  what_ = message_;
+  if (!file_.empty()) {
+    what_ = file_ + ":" + std::to_string(line_) + ": " + what_;
+  }
 }
 
 Error::~Error() {}
