@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream docker-test bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -28,6 +28,7 @@ test: build lint test-cpp test-python ## run all tests of ours
 lint: setup ## check the formatting and style of our code
 	@.venv/bin/ruff check -q .
 	@.venv/bin/ruff format -q --check .
+	@.venv/bin/hadolint docker/*/Dockerfile
 	@git ls-files '*.hpp' '*.inl' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
 
 test-cpp: build
@@ -44,6 +45,10 @@ test-python: build
 test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
+
+docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
+	@.venv/bin/bayescaffe data mnist
+	@docker/test.sh
 
 bench: build ## time ours beside other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
