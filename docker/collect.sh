@@ -17,6 +17,8 @@ cp -r .venv models examples "$to"
 cp scripts/demo.sh "$to/scripts"
 cp docker/entrypoint.sh "$to/docker"
 cp build/caffe/tools/caffe "$to/build/caffe/tools"
+# The GPU image brings our tests along.
+[ ! -e build/bayes_tests ] || cp build/bayes_tests "$to/build/caffe/tools"
 cp -r build/caffe/lib "$to/build/caffe"
 # Files of ours and _caffe.so are links in the source tree.
 cp -rL build/caffe-src/python "$to/build/caffe-src"

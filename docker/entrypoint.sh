@@ -16,6 +16,7 @@ Bayesian Caffe: nets that know how sure they are.
   python                         with the modules caffe and bayescaffe
   jupyter lab --ip=0.0.0.0       with port 8888 published
   demo                           train a Bayesian LeNet on MNIST, and say how sure it is of what
+  test-gpu                       our tests on your GPU; in the GPU image
 
 Any other program of the image runs as well. Work is done in $PWD: mount a folder there to
 keep it. The paper's nets are in $top/models/lenet, a notebook is in $top/examples.
@@ -27,6 +28,14 @@ END
     [ -e models/lenet ] || cp -r "$top/models/lenet" models
     bayescaffe data mnist
     exec "$top/scripts/demo.sh" "$@"
+    ;;
+  test-gpu)
+    command -v bayes_tests > /dev/null || {
+      echo "entrypoint: only the GPU image has the tests for a GPU" >&2
+      exit 1
+    }
+    caffe device_query
+    exec bayes_tests
     ;;
   *)
     command -v -- "$1" > /dev/null || {

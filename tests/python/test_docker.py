@@ -125,7 +125,7 @@ def test_the_readme_tells_all_build_arguments():
 def container(tmp_path):
     """Runs the entry point in tmp_path/work, with programs that only tell how they were called."""
     top, work = tmp_path / "top", tmp_path / "work"
-    for program in ("bin/caffe", "bin/bayescaffe", "scripts/demo.sh"):
+    for program in ("bin/caffe", "bin/bayescaffe", "bin/bayes_tests", "scripts/demo.sh"):
         path = top / program
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'#!/bin/sh\necho {path.name} "$@" in "$PWD" home "$HOME"\n')
@@ -142,14 +142,21 @@ def container(tmp_path):
             env={"PATH": f"{top}/bin:/usr/bin:/bin", "HOME": str(home), "BAYESCAFFE_TOP": str(top)},
         )
 
-    run.work = work
+    def program(name, body):
+        (top / "bin" / name).unlink()
+        if body:
+            (top / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+            (top / "bin" / name).chmod(0o755)
+
+    run.work, run.program = work, program
     return run
 
 
 def test_by_itself_it_tells_what_it_has(container):
     done = container()
     assert (done.returncode, done.stderr) == (0, "")
-    for program in ("caffe train", "bayescaffe COMMAND", "python", "jupyter lab", "demo"):
+    programs = ("caffe train", "bayescaffe COMMAND", "python", "jupyter lab", "demo", "test-gpu")
+    for program in programs:
         assert f"\n  {program}" in done.stdout
     assert container("help").stdout == container("--help").stdout == done.stdout
 
@@ -191,6 +198,23 @@ def test_demo_brings_the_nets_and_the_data(container):
     solver.write_text("changed")
     assert container("demo").returncode == 0
     assert solver.read_text() == "changed"
+
+
+def test_gpu_tests_need_a_gpu(container):
+    done = container("test-gpu")
+    lines = [line.split(" in ")[0] for line in done.stdout.splitlines()]
+    assert lines == ["caffe device_query", "bayes_tests"]
+    container.program("caffe", "echo 'caffe: error: no CUDA device' >&2; exit 1")
+    done = container("test-gpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "caffe: error: no CUDA device\n"
+
+
+def test_only_the_gpu_image_has_gpu_tests(container):
+    container.program("bayes_tests", None)
+    done = container("test-gpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "entrypoint: only the GPU image has the tests for a GPU\n"
 
 
 # ---- Compose ------------------------------------------------------------------------------------
