@@ -46,10 +46,6 @@ test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
 
-docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
-	@.venv/bin/bayescaffe data mnist
-	@docker/test.sh
-
 bench: build ## time ours beside other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
 	@build/bench_noise
@@ -58,6 +54,10 @@ bench: build ## time ours beside other tools, and write build/bench.json
 
 bench-peers: setup ## install the other tools that make bench compares with
 	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt
+
+docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
+	@.venv/bin/bayescaffe data mnist
+	@docker/test.sh
 
 clean: ## remove the build and the Python environment, keep data and trained nets
 	rm -rf build .venv
