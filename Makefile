@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream cuda test-gpu bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream cuda test-gpu docker-test bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -37,6 +37,7 @@ test: build lint test-cpp test-python ## run all tests of ours
 lint: setup ## check the formatting and style of our code
 	@.venv/bin/ruff check -q .
 	@.venv/bin/ruff format -q --check .
+	@.venv/bin/hadolint docker/*/Dockerfile
 	@git ls-files '*.hpp' '*.inl' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
 
 test-cpp: build
@@ -68,6 +69,10 @@ bench: build ## time ours beside other tools, and write build/bench.json
 
 bench-peers: setup ## install the other tools that make bench compares with
 	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt
+
+docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
+	@.venv/bin/bayescaffe data mnist
+	@docker/test.sh
 
 clean: ## remove the builds and the Python environment, keep data and trained nets
 	rm -rf build build-cuda .cuda .venv

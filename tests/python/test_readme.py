@@ -63,7 +63,14 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "RESULTS.md", "caffe_bayes/README.md", "models/lenet/README.md", "BENCHMARKS.md"],
+    [
+        "README.md",
+        "RESULTS.md",
+        "caffe_bayes/README.md",
+        "models/lenet/README.md",
+        "BENCHMARKS.md",
+        "docker/README.md",
+    ],
 )
 def test_links_and_pictures_are_there(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (REPO / page).read_text())

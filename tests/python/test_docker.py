@@ -1,0 +1,234 @@
+"""The Docker images, as far as that goes without building them; `make docker-test` does."""
+
+import difflib
+import glob
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from conftest import REPO
+
+DOCKERFILES = {kind: (REPO / f"docker/{kind}/Dockerfile").read_text() for kind in ("cpu", "gpu")}
+README = (REPO / "docker/README.md").read_text()
+ENTRYPOINT = REPO / "docker/entrypoint.sh"
+
+
+def git(*arguments, **options):
+    done = subprocess.run(["git", *arguments], cwd=REPO, capture_output=True, text=True, **options)
+    return done.stdout.splitlines()
+
+
+# ---- What is sent to a build --------------------------------------------------------------------
+
+
+def pattern(text):
+    """A line of .dockerignore as an expression, which also matches what is below a match."""
+    parts = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", text.strip("/"))
+    return re.compile("".join(parts.get(token, re.escape(token)) for token in tokens) + "(/.*)?")
+
+
+RULES = [
+    (pattern(line.removeprefix("!")), not line.startswith("!"))
+    for line in (REPO / ".dockerignore").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def is_sent(path):
+    """Whether Docker sends a file: the last rule that matches it decides."""
+    ignored = [ignore for rule, ignore in RULES if rule.fullmatch(path)]
+    return not (ignored and ignored[-1])
+
+
+def examples_of(ignored):
+    """Paths that a line of .gitignore is about."""
+    path = ignored.removesuffix("/").replace("**", "some/folder").replace("*", "some")
+    if "/" in path:
+        return [path.removeprefix("/")]
+    return [f"{folder}{path}" for folder in ("", "models/lenet/", "python/bayescaffe/", "docker/")]
+
+
+@pytest.mark.parametrize("ignored", (REPO / ".gitignore").read_text().split())
+def test_what_git_ignores_is_not_sent(ignored):
+    # As a folder with a file, where it is a folder that is ignored.
+    paths = [path + "/file" * ignored.endswith("/") for path in examples_of(ignored)]
+    assert git("check-ignore", "--no-index", *paths) == paths
+    assert [path for path in paths if is_sent(path)] == []
+
+
+def copied(dockerfile):
+    """The sources that a Dockerfile copies from the repository."""
+    for line in re.findall(r"^COPY (?!--from)(.+)$", dockerfile, flags=re.M):
+        yield from line.split()[:-1]
+
+
+@pytest.mark.parametrize("kind", DOCKERFILES)
+def test_what_is_copied_is_there_and_sent(kind):
+    for source in copied(DOCKERFILES[kind]):
+        found = [os.path.relpath(path, REPO) for path in glob.glob(str(REPO / source))]
+        assert found or source == "caffe*.tar.gz", source
+        for path in found:
+            files = git("ls-files", path)
+            # CMake wants to see these, but not what is Python.
+            if path == "benchmarks":
+                files = [file for file in files if file.endswith(".cpp")]
+            if path == "tests":
+                files = [file for file in files if not file.startswith("tests/python/")]
+            assert files
+            assert [file for file in files if not is_sent(file)] == []
+
+
+def test_only_what_is_copied_is_sent():
+    sources = [source for text in DOCKERFILES.values() for source in copied(text)]
+    used = tuple(sources + ["docker/", "scripts/"])
+    assert [file for file in git("ls-files") if is_sent(file) and not file.startswith(used)] == []
+
+
+# ---- Dockerfiles --------------------------------------------------------------------------------
+
+
+def test_the_gpu_image_is_the_cpu_image_and_cuda():
+    lines = [DOCKERFILES[kind].splitlines() for kind in ("cpu", "gpu")]
+    gone = [line[2:] for line in difflib.ndiff(*lines) if line.startswith("- ")]
+    allowed = ("Bayesian Caffe for", "docker build", "cmake ", "caffe_source.py", "title=")
+    assert [line for line in gone if not any(words in line for words in allowed)] == []
+
+
+@pytest.mark.parametrize("kind", DOCKERFILES)
+def test_the_base_is_pinned_and_the_user_is_not_root(kind):
+    assert re.search(r"^ARG BASE=debian:\w+-20\d{6}-slim$", DOCKERFILES[kind], flags=re.M)
+    last_stage = DOCKERFILES[kind].split("FROM ")[-1]
+    assert re.findall(r"^USER (.+)", last_stage, flags=re.M) == ["1000"]
+
+
+def test_labels_tell_the_version_of_the_package():
+    import bayescaffe
+
+    for text in DOCKERFILES.values():
+        assert re.search(r'image\.version="(.+)"', text)[1] == bayescaffe.__version__
+
+
+def test_the_readme_tells_all_build_arguments():
+    told = re.findall(r"^\| `(\w+)` \|", README, flags=re.M)
+    known = re.findall(r"^ARG (\w+)", "".join(DOCKERFILES.values()), flags=re.M)
+    assert sorted(told) == sorted(set(known))
+
+
+# ---- What a container runs ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def container(tmp_path):
+    """Runs the entry point in tmp_path/work, with programs that only tell how they were called."""
+    top, work = tmp_path / "top", tmp_path / "work"
+    for program in ("bin/caffe", "bin/bayescaffe", "bin/bayes_tests", "scripts/demo.sh"):
+        path = top / program
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho {path.name} "$@" in "$PWD" home "$HOME"\n')
+        path.chmod(0o755)
+    shutil.copytree(REPO / "models/lenet/bayes-plain", top / "models/lenet/bayes-plain")
+    work.mkdir()
+
+    def run(*arguments, home=work):
+        return subprocess.run(
+            [ENTRYPOINT, *arguments],
+            cwd=work,
+            capture_output=True,
+            text=True,
+            env={"PATH": f"{top}/bin:/usr/bin:/bin", "HOME": str(home), "BAYESCAFFE_TOP": str(top)},
+        )
+
+    def program(name, body):
+        (top / "bin" / name).unlink()
+        if body:
+            (top / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+            (top / "bin" / name).chmod(0o755)
+
+    run.work, run.program = work, program
+    return run
+
+
+def test_by_itself_it_tells_what_it_has(container):
+    done = container()
+    assert (done.returncode, done.stderr) == (0, "")
+    programs = ("caffe train", "bayescaffe COMMAND", "python", "jupyter lab", "demo", "test-gpu")
+    for program in programs:
+        assert f"\n  {program}" in done.stdout
+    assert container("help").stdout == container("--help").stdout == done.stdout
+
+
+def test_it_tells_the_commands_of_bayescaffe(container):
+    from bayescaffe.cli import build_parser
+
+    told = re.search(r"bayescaffe COMMAND +(.+)", container().stdout)[1].split(", ")
+    # `reproduce` writes into a clone of the repository.
+    assert [*told, "reproduce"] == list(build_parser()._subparsers._group_actions[0].choices)
+
+
+@pytest.mark.parametrize("program", ["caffe", "bayescaffe"])
+def test_programs_get_their_arguments(container, program):
+    done = container(program, "train", "two words")
+    assert done.stdout == f"{program} train two words in {container.work} home {container.work}\n"
+
+
+def test_exit_codes_are_those_of_the_program(container):
+    assert container("sh", "-c", "exit 7").returncode == 7
+
+
+def test_an_unknown_program_is_named(container):
+    done = container("train", "-solver", "x")
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.startswith("entrypoint: there is no program 'train'")
+
+
+@pytest.mark.parametrize("home", ["/nonexistent", ""])
+def test_a_user_without_a_home_gets_one(container, home):
+    assert container("caffe", home=home).stdout.endswith("home /tmp\n")
+
+
+def test_demo_brings_the_nets_and_the_data(container):
+    done = container("demo", "models/lenet/bayes-plain", "5")
+    lines = [line.split(" in ")[0] for line in done.stdout.splitlines()]
+    assert lines == ["bayescaffe data mnist", "demo.sh models/lenet/bayes-plain 5"]
+    solver = container.work / "models/lenet/bayes-plain/solver.prototxt"
+    solver.write_text("changed")
+    assert container("demo").returncode == 0
+    assert solver.read_text() == "changed"
+
+
+def test_gpu_tests_need_a_gpu(container):
+    done = container("test-gpu")
+    lines = [line.split(" in ")[0] for line in done.stdout.splitlines()]
+    assert lines == ["caffe device_query", "bayes_tests"]
+    container.program("caffe", "echo 'caffe: error: no CUDA device' >&2; exit 1")
+    done = container("test-gpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "caffe: error: no CUDA device\n"
+
+
+def test_only_the_gpu_image_has_gpu_tests(container):
+    container.program("bayes_tests", None)
+    done = container("test-gpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "entrypoint: only the GPU image has the tests for a GPU\n"
+
+
+# ---- Compose ------------------------------------------------------------------------------------
+
+
+def test_compose_runs_jupyter_in_both_images():
+    services = yaml.safe_load((REPO / "docker/compose.yaml").read_text())["services"]
+    assert set(services) == set(DOCKERFILES)
+    for kind, service in services.items():
+        assert f"-t {service['image']} ." in README
+        assert service["build"]["dockerfile"] == f"docker/{kind}/Dockerfile"
+        assert service["command"].startswith("jupyter lab ")
+        # JupyterLab lets anyone who reaches it run anything.
+        assert [port.split(":")[0] for port in service["ports"]] == ["127.0.0.1"]
+        assert [volume.split(":")[-1] for volume in service["volumes"]] == ["/workspace"]
+    gpu = services["gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert gpu == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
