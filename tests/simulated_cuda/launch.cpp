@@ -16,6 +16,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device.hpp"
@@ -272,7 +273,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 }  // namespace
 
-void SetOrder(Order new_order) { order() = new_order; }
+Order SetOrder(Order new_order) { return std::exchange(order(), new_order); }
 
 void Barrier(const char* file, int line) { walker.Wait(file, line); }
 
