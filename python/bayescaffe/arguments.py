@@ -11,6 +11,22 @@ def count(text: str) -> int:
     return number
 
 
+def index(text: str) -> int:
+    """A whole number, 0 or more."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
+    return number
+
+
+def indices(text: str) -> str:
+    """Whole numbers with commas between them, or `all`; returned as it is."""
+    if text != "all":
+        for word in text.split(","):
+            index(word)
+    return text
+
+
 def seed(text: str) -> int:
     """A whole number of 32 bits."""
     number = int(text)

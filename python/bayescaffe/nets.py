@@ -132,6 +132,7 @@ class Model:
         seed: int = 1,
         output: str | None = None,
         mc_dropout: bool = False,
+        gpu: int | None = None,
         image_shape: tuple[int, int, int] | None = None,
         scale: float | None = None,
         mean: np.ndarray | Sequence[float] | float | None = None,
@@ -144,6 +145,7 @@ class Model:
             seed: of the draws.
             output: the blob of class scores or probabilities, where it is not clear.
             mc_dropout: let Dropout layers drop, as in training, with a mask for each draw.
+            gpu: the number of the GPU to compute on; without, in the mode that Caffe is in.
             image_shape: channels, height, width of the images, for a net that does not tell.
             scale, mean: of the transform, instead of those in the net's data layer.
         """
@@ -159,7 +161,8 @@ class Model:
             raise BayesCaffeError(f"{net}: {error}") from error
         self.is_random = inference.is_random
         self._output = inference.output
-        with _caffe_errors(f"{net} with {weights}"):
+        self._gpu = gpu
+        with _caffe_errors(f"{net} with {weights}"), _on_gpu(gpu):
             self._net = _make_net(inference.net, weights, seed)
         self._check_weights(weights, layers)
         shape = self._net.blobs[self._output].data.shape[1:]
@@ -196,7 +199,7 @@ class Model:
         if out is None:
             out = np.empty((count, len(images), self.classes), np.float32)
         shape = self._net.blobs[self._output].data.shape[1:]
-        with _caffe_errors(self.path):
+        with _caffe_errors(self.path), _on_gpu(self._gpu):
             self._net.sample(
                 draws,
                 self.transform(images),
@@ -261,6 +264,21 @@ def _make_net(message, weights: str | os.PathLike, seed: int):
         file.flush()
         caffe.set_random_seed(seed)
         return caffe.Net(file.name, caffe.TEST, weights=str(weights))
+
+
+@contextlib.contextmanager
+def _on_gpu(gpu: int | None) -> Iterator[None]:
+    """Let Caffe compute on this GPU, and on the CPU again afterwards; on None, change nothing."""
+    if gpu is None:
+        yield
+        return
+    caffe = pycaffe("caffe")
+    caffe.set_device(gpu)
+    caffe.set_mode_gpu()
+    try:
+        yield
+    finally:
+        caffe.set_mode_cpu()
 
 
 @contextlib.contextmanager

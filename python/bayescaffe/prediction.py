@@ -90,6 +90,7 @@ def predict(
     *,
     output: str | None = None,
     mc_dropout: bool = False,
+    gpu: int | None = None,
     image_shape: tuple[int, int, int] | None = None,
     scale: float | None = None,
     mean: np.ndarray | Sequence[float] | float | None = None,
@@ -101,7 +102,7 @@ def predict(
         images: image files, folders of them, the content of image files, or an array of images x
             channels x height x width.
         passes: how many draws; pass k is draw k of the seed.
-        output, mc_dropout, image_shape, scale, mean: see `nets.Model`.
+        output, mc_dropout, gpu, image_shape, scale, mean: see `nets.Model`.
         options: those of `predict_with`.
     """
     model = Model(
@@ -110,6 +111,7 @@ def predict(
         seed=seed,
         output=output,
         mc_dropout=mc_dropout,
+        gpu=gpu,
         image_shape=image_shape,
         scale=scale,
         mean=mean,

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bayescaffe.arguments import count, seed
+from bayescaffe.arguments import count, index, seed
 
 DESCRIPTION = """\
 Take images through many draws of a trained net, and write the class probabilities of every pass to
@@ -66,6 +66,9 @@ def add_net_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=seed, default=1, metavar="N", help="of the draws (default: 1)"
     )
     parser.add_argument(
+        "--gpu", type=index, metavar="N", help="compute on this GPU (default: on the CPU)"
+    )
+    parser.add_argument(
         "--classes", type=Path, metavar="FILE", help="the classes' names, one in each line"
     )
     parser.add_argument(
@@ -116,6 +119,7 @@ def net_arguments(args: argparse.Namespace) -> dict:
         "invert": args.invert,
         "output": args.output,
         "mc_dropout": args.mc_dropout,
+        "gpu": args.gpu,
         "image_shape": args.shape,
         "scale": args.scale,
         "mean": read_mean(args.mean) if isinstance(args.mean, str) else args.mean,

@@ -38,6 +38,7 @@ def sample(
     invert: bool = False,
     output: str | None = None,
     mc_dropout: bool = False,
+    gpu: int | None = None,
     image_shape: tuple[int, int, int] | None = None,
     scale: float | None = None,
     mean: np.ndarray | Sequence[float] | float | None = None,
@@ -53,7 +54,7 @@ def sample(
         out: the draws file; one that is there is replaced when the new one is complete.
         labels, invert: see `images.open_images`.
         class_names: a name for each class, to be kept in the file.
-        output, mc_dropout, image_shape, scale, mean: see `nets.Model`.
+        output, mc_dropout, gpu, image_shape, scale, mean: see `nets.Model`.
         progress: show a progress bar if this runs on a terminal.
     """
     if passes < 1:
@@ -70,6 +71,7 @@ def sample(
         seed=seed,
         output=output,
         mc_dropout=mc_dropout,
+        gpu=gpu,
         image_shape=image_shape or (source.shape if source else None),
         scale=scale,
         mean=mean,

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from bayescaffe.arguments import count
+from bayescaffe.arguments import count, indices
 
 DESCRIPTION = """\
 Train a net with `caffe train` and watch it: iteration, loss, KL, test error, tau of each layer and
@@ -27,6 +27,7 @@ examples:
   bayescaffe train solver.prototxt --resume           go on from the newest good snapshot
   bayescaffe train solver.prototxt --test-draws 20    test also the mean of 20 draws each time
   bayescaffe train solver.prototxt --weights stock.caffemodel   start from trained weights
+  bayescaffe train solver.prototxt --gpu 0,1          on two GPUs
   bayescaffe train solver.prototxt --quiet --json     for programs
 
 exit codes: 0 trained, 1 failed or diverged, 2 wrong usage, 130 interrupted"""
@@ -62,6 +63,12 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "(default: `test_draws` of the solver, else none)",
     )
     parser.add_argument(
+        "--gpu",
+        type=indices,
+        metavar="N,…",
+        help="compute on this GPU, on these, or on all of them (default: on the CPU)",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
@@ -78,6 +85,7 @@ def _run(args: argparse.Namespace) -> None:
         resume=args.resume,
         weights=args.weights,
         test_draws=args.test_draws,
+        gpu=args.gpu,
         out=args.out,
         progress=not args.quiet,
     )

@@ -72,6 +72,7 @@ def train(
     resume: bool = False,
     weights: str | os.PathLike | None = None,
     test_draws: int | None = None,
+    gpu: str | int | None = None,
     out: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> TrainingResult:
@@ -82,6 +83,8 @@ def train(
     resume      go on from the newest good snapshot; if there is none, start from scratch
     weights     a caffemodel to start from
     test_draws  test also the mean prediction of so many draws
+    gpu         the number of the GPU to compute on, several ("0,1") or "all"; without, the CPU or
+                what `solver_mode` of the solver says
     progress    show a live view on a terminal, a line every few seconds elsewhere
 
     Raises KeyboardInterrupt after Ctrl-C, when Caffe has written a snapshot to resume from.
@@ -113,6 +116,8 @@ def train(
             command += ["-weights", str(weights)]
         if test_draws is not None:
             command += ["-test_draws", str(test_draws)]
+        if gpu is not None:
+            command += ["-gpu", str(gpu)]
         return run.watch(command)
 
 

@@ -31,6 +31,11 @@ class SameDraw : public Bayes<Dtype> {
     this->SetDraw(5);
     Bayes<Dtype>::Forward_cpu(bottom, top);
   }
+  void Forward_gpu(const vector<Blob<Dtype>*>& bottom,
+                   const vector<Blob<Dtype>*>& top) override {
+    this->SetDraw(5);
+    Bayes<Dtype>::Forward_gpu(bottom, top);
+  }
 };
 
 struct Shape {
@@ -70,9 +75,10 @@ vector<string> WaysToDraw(const Shape& shape) {
   return ways;
 }
 
-template <typename Dtype>
-class BayesLayerTest : public ::testing::Test {
+template <typename TypeParam>
+class BayesLayerTest : public MultiDeviceTest<TypeParam> {
  protected:
+  typedef typename TypeParam::Dtype Dtype;
   BayesLayerTest() { Caffe::set_random_seed(1701); }
 
   static LayerParameter Param(const Shape& shape, const string& bayes_param) {
@@ -158,7 +164,7 @@ class BayesLayerTest : public ::testing::Test {
   Blob<Dtype> input_, output_, kl_;
   vector<Blob<Dtype>*> bottom_, top_;
 };
-TYPED_TEST_CASE(BayesLayerTest, TestDtypes);
+TYPED_TEST_CASE(BayesLayerTest, TestDtypesAndDevices);
 
 TYPED_TEST(BayesLayerTest, BlobsAreMeansDeltasAndNoise) {
   for (const Shape& shape : kShapes) {
@@ -180,12 +186,13 @@ TYPED_TEST(BayesLayerTest, BlobsAreMeansDeltasAndNoise) {
 
 // Of m, m_b, delta, delta_b and the bottom, and that epsilon has none.
 TYPED_TEST(BayesLayerTest, GradientsOfTheLoss) {
+  typedef typename TypeParam::Dtype Dtype;
   for (const Shape& shape : kShapes) {
     for (const string& way : WaysToDraw(shape)) {
       SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
       const auto layer =
           this->SetUpLayer(shape, way + "kl_weight: 0 tau_init: 0.5", true);
-      GradientChecker<TypeParam> checker(1e-2, 2e-3);
+      GradientChecker<Dtype> checker(1e-2, 2e-3);
       checker.CheckGradientExhaustive(layer.get(), this->bottom_, this->top_);
     }
   }
@@ -193,6 +200,7 @@ TYPED_TEST(BayesLayerTest, GradientsOfTheLoss) {
 
 // The gradients with KL less those without are the change of the KL top.
 TYPED_TEST(BayesLayerTest, GradientsOfKL) {
+  typedef typename TypeParam::Dtype Dtype;
   for (const Shape& shape : kShapes) {
     for (const string& way : WaysToDraw(shape)) {
       SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
@@ -201,29 +209,29 @@ TYPED_TEST(BayesLayerTest, GradientsOfKL) {
                            "tau_init: 0.5 ";
       Caffe::set_random_seed(1);
       auto layer = this->SetUpLayer(shape, prior + "kl_weight: 0", true);
-      const vector<TypeParam> without = this->Gradients(layer.get());
+      const vector<Dtype> without = this->Gradients(layer.get());
       Caffe::set_random_seed(1);
       layer = this->SetUpLayer(shape, prior + "kl_weight: 30 dataset_size: 100",
                                true, true);
-      const vector<TypeParam> with = this->Gradients(layer.get());
+      const vector<Dtype> with = this->Gradients(layer.get());
       int k = 0;
       const int learned = layer->blobs().size() / 3 * 2;
       for (int b = 0; b < layer->blobs().size(); ++b) {
-        Blob<TypeParam>* blob = layer->blobs()[b].get();
+        Blob<Dtype>* blob = layer->blobs()[b].get();
         for (int i = 0; i < blob->count(); ++i, ++k) {
           if (b >= learned) {
             EXPECT_EQ(0, with[k]);
             continue;
           }
-          TypeParam* x = blob->mutable_cpu_data() + i;
-          const TypeParam kept = *x, step = std::fabs(kept) * 1e-2;
-          *x = kept + step;
-          layer->Forward(this->bottom_, this->top_);
-          const double above = this->kl_.cpu_data()[0];
-          *x = kept - step;
-          layer->Forward(this->bottom_, this->top_);
-          const double below = this->kl_.cpu_data()[0];
-          *x = kept;
+          const Dtype kept = blob->cpu_data()[i];
+          const Dtype step = std::fabs(kept) * 1e-2;
+          const auto kl_at = [&](Dtype x) {
+            blob->mutable_cpu_data()[i] = x;
+            layer->Forward(this->bottom_, this->top_);
+            return this->kl_.cpu_data()[0];
+          };
+          const double above = kl_at(kept + step), below = kl_at(kept - step);
+          blob->mutable_cpu_data()[i] = kept;
           const double expected = (above - below) / (2 * step);
           EXPECT_NEAR(expected, with[k] - without[k],
                       5e-3 * (1 + std::fabs(expected)))
@@ -235,12 +243,13 @@ TYPED_TEST(BayesLayerTest, GradientsOfKL) {
 }
 
 TYPED_TEST(BayesLayerTest, BackwardAccumulatesForIterSize) {
+  typedef typename TypeParam::Dtype Dtype;
   for (const Shape& shape : {kShapes[1], kShapes[11]}) {
     for (const string& way : WaysToDraw(shape)) {
       const auto layer = this->SetUpLayer(
           shape, way + "kl_weight: 30 dataset_size: 100 prior_std: 1", true);
-      const vector<TypeParam> once = this->Gradients(layer.get());
-      const vector<TypeParam> twice = this->Gradients(layer.get(), 2);
+      const vector<Dtype> once = this->Gradients(layer.get());
+      const vector<Dtype> twice = this->Gradients(layer.get(), 2);
       for (int i = 0; i < once.size(); ++i) {
         EXPECT_NEAR(2 * once[i], twice[i], 1e-4 * (1 + std::fabs(once[i])))
             << way;
@@ -250,19 +259,20 @@ TYPED_TEST(BayesLayerTest, BackwardAccumulatesForIterSize) {
 }
 
 TYPED_TEST(BayesLayerTest, WithoutSamplingItIsTheStockLayer) {
+  typedef typename TypeParam::Dtype Dtype;
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(string(shape.type) + " " + shape.options);
     const auto bayes = this->SetUpLayer(shape, "kl_weight: 0 sample: NEVER");
-    const vector<TypeParam> output = this->Output(bayes.get());
-    const vector<TypeParam> gradients = this->Gradients(bayes.get());
+    const vector<Dtype> output = this->Output(bayes.get());
+    const vector<Dtype> gradients = this->Gradients(bayes.get());
     const auto stock =
-        LayerRegistry<TypeParam>::CreateLayer(this->StockParam(shape));
+        LayerRegistry<Dtype>::CreateLayer(this->StockParam(shape));
     stock->SetUp(this->bottom_, this->top_);
     for (int i = 0; i < stock->blobs().size(); ++i) {
       stock->blobs()[i]->CopyFrom(*bayes->blobs()[i]);
     }
     EXPECT_EQ(output, this->Output(stock.get()));
-    const vector<TypeParam> stock_gradients = this->Gradients(stock.get());
+    const vector<Dtype> stock_gradients = this->Gradients(stock.get());
     for (int i = 0; i < stock_gradients.size(); ++i) {
       EXPECT_EQ(stock_gradients[i], gradients[i]);
     }
@@ -287,10 +297,11 @@ TYPED_TEST(BayesLayerTest, SamplesWhenTold) {
 }
 
 TYPED_TEST(BayesLayerTest, DrawsHaveNames) {
+  typedef typename TypeParam::Dtype Dtype;
   const auto layer = this->SetUpLayer(kShapes[1], "kl_weight: 0");
   bayes::Stochastic* draws = dynamic_cast<bayes::Stochastic*>(layer.get());
-  const vector<TypeParam> zero = this->Output(layer.get());
-  const vector<TypeParam> one = this->Output(layer.get());
+  const vector<Dtype> zero = this->Output(layer.get());
+  const vector<Dtype> one = this->Output(layer.get());
   EXPECT_NE(zero, one);
   draws->SetDraw(1);
   EXPECT_EQ(one, this->Output(layer.get()));
@@ -300,18 +311,19 @@ TYPED_TEST(BayesLayerTest, DrawsHaveNames) {
 }
 
 TYPED_TEST(BayesLayerTest, SeedAndLayerNameMakeTheDraw) {
+  typedef typename TypeParam::Dtype Dtype;
   LayerParameter param = this->Param(kShapes[11], "kl_weight: 0");
   const auto draw = [&](int seed, const string& name) {
     Caffe::set_random_seed(seed);
     param.set_name(name);
-    BayesInnerProductLayer<TypeParam> layer(param);
+    BayesInnerProductLayer<Dtype> layer(param);
     this->SetBottom(kShapes[11]);
     this->top_.assign(1, &this->output_);
     layer.SetUp(this->bottom_, this->top_);
     this->Output(&layer);
-    const Blob<TypeParam>& epsilon = *layer.blobs()[4];
-    return vector<TypeParam>(epsilon.cpu_data(),
-                             epsilon.cpu_data() + epsilon.count());
+    const Blob<Dtype>& epsilon = *layer.blobs()[4];
+    return vector<Dtype>(epsilon.cpu_data(),
+                         epsilon.cpu_data() + epsilon.count());
   };
   EXPECT_EQ(draw(1, "a"), draw(1, "a"));
   EXPECT_NE(draw(1, "a"), draw(2, "a"));
@@ -326,6 +338,7 @@ TYPED_TEST(BayesLayerTest, WeightsAndBiasesHaveNoiseOfTheirOwn) {
 
 // The same image at each place of a batch: how many different outputs it has.
 TYPED_TEST(BayesLayerTest, ImagesOfABatchHaveTheNoiseOfTheirPart) {
+  typedef typename TypeParam::Dtype Dtype;
   struct {
     const char* options;
     Phase phase;
@@ -352,9 +365,9 @@ TYPED_TEST(BayesLayerTest, ImagesOfABatchHaveTheNoiseOfTheirPart) {
       const auto layer = this->SetUpLayer(
           shape, string("kl_weight: 0 ") + c.options, false, false, c.phase);
       const int size = this->input_.count(1);
-      TypeParam* x = this->input_.mutable_cpu_data();
+      Dtype* x = this->input_.mutable_cpu_data();
       for (int i = 1; i < 5; ++i) std::copy(x, x + size, x + i * size);
-      const vector<TypeParam> y = this->Output(layer.get());
+      const vector<Dtype> y = this->Output(layer.get());
       const int outputs = y.size() / 5;
       for (int i = 0; i < 5; ++i) {
         for (int j = 0; j < 5; ++j) {
@@ -372,24 +385,26 @@ TYPED_TEST(BayesLayerTest, ImagesOfABatchHaveTheNoiseOfTheirPart) {
 // The first part of a batch has the draw that the whole batch would have, so
 // that a draw has one meaning.
 TYPED_TEST(BayesLayerTest, TheFirstPartHasTheUndividedBatchsDraw) {
+  typedef typename TypeParam::Dtype Dtype;
   Caffe::set_random_seed(3);
   const auto whole = this->SetUpLayer(kShapes[1], "kl_weight: 0", true);
-  const vector<TypeParam> expected = this->Output(whole.get());
+  const vector<Dtype> expected = this->Output(whole.get());
   Caffe::set_random_seed(3);
   const auto parts =
       this->SetUpLayer(kShapes[1], "kl_weight: 0 draws_per_batch: 2", true);
-  const vector<TypeParam> found = this->Output(parts.get());
+  const vector<Dtype> found = this->Output(parts.get());
   const int half = expected.size() / 2;
   for (int i = 0; i < half; ++i) {
     EXPECT_NEAR(expected[i], found[i], 1e-5) << i;
   }
-  EXPECT_NE(vector<TypeParam>(expected.begin() + half, expected.end()),
-            vector<TypeParam>(found.begin() + half, found.end()));
+  EXPECT_NE(vector<Dtype>(expected.begin() + half, expected.end()),
+            vector<Dtype>(found.begin() + half, found.end()));
 }
 
 // Outputs that are drawn have the mean and the variance, over many draws, of
 // those of drawn weights, and of two images each its own noise.
 TYPED_TEST(BayesLayerTest, DrawnOutputsAreDistributedAsThoseOfDrawnWeights) {
+  typedef typename TypeParam::Dtype Dtype;
   const Shape shape = {kInner, {2, 6}, "num_output: 2"};
   const int kDraws = 20000;
   vector<vector<double> > mean, variance;
@@ -400,7 +415,7 @@ TYPED_TEST(BayesLayerTest, DrawnOutputsAreDistributedAsThoseOfDrawnWeights) {
     vector<double> sum(4), sum_sq(4);
     double product = 0;
     for (int d = 0; d < kDraws; ++d) {
-      const vector<TypeParam> y = this->Output(layer.get());
+      const vector<Dtype> y = this->Output(layer.get());
       for (int i = 0; i < 4; ++i) {
         sum[i] += y[i];
         sum_sq[i] += y[i] * y[i];
@@ -429,10 +444,11 @@ TYPED_TEST(BayesLayerTest, DrawnOutputsAreDistributedAsThoseOfDrawnWeights) {
 
 // Nothing comes in, nothing is known of the bias: no variance, no NaN.
 TYPED_TEST(BayesLayerTest, AnOutputWithoutVarianceHasAGradient) {
+  typedef typename TypeParam::Dtype Dtype;
   const auto layer = this->SetUpLayer(
       kShapes[12], "kl_weight: 0 local_reparametrization: true");
   std::fill_n(this->input_.mutable_cpu_data(), this->input_.count(), 0);
-  for (TypeParam gradient : this->Gradients(layer.get())) {
+  for (Dtype gradient : this->Gradients(layer.get())) {
     EXPECT_EQ(0, gradient);
   }
   for (int i = 0; i < this->input_.count(); ++i) {
@@ -441,12 +457,13 @@ TYPED_TEST(BayesLayerTest, AnOutputWithoutVarianceHasAGradient) {
 }
 
 TYPED_TEST(BayesLayerTest, KLTopIsScaledKL) {
+  typedef typename TypeParam::Dtype Dtype;
   const auto layer = this->SetUpLayer(
       kShapes[10], "kl_weight: 0.5 dataset_size: 10", false, true);
   layer->Forward(this->bottom_, this->top_);
   double kl = 0;
   for (int b = 0; b < 2; ++b) {
-    const Blob<TypeParam>& m = *layer->blobs()[b];
+    const Blob<Dtype>& m = *layer->blobs()[b];
     for (int i = 0; i < m.count(); ++i) {
       kl += bayes::WeightKL<double>(m.cpu_data()[i], b == 0 ? 0.4 : 0.1, 0,
                                     b == 0 ? 5 : 10);
@@ -476,13 +493,14 @@ TYPED_TEST(BayesLayerTest, EachParameterCanBeFrozen) {
 }
 
 TYPED_TEST(BayesLayerTest, TakesTheBlobsThatItsParameterBrings) {
+  typedef typename TypeParam::Dtype Dtype;
   const auto layer = this->SetUpLayer(kShapes[4], "kl_weight: 0");
   layer->blobs()[1]->mutable_cpu_data()[0] = -3;
-  const vector<TypeParam> output = this->Output(layer.get());
+  const vector<Dtype> output = this->Output(layer.get());
   LayerParameter saved;
   layer->ToProto(&saved);
   ASSERT_EQ(3, saved.blobs_size());
-  BayesConvolutionLayer<TypeParam> copy(saved);
+  BayesConvolutionLayer<Dtype> copy(saved);
   copy.SetUp(this->bottom_, this->top_);
   ASSERT_EQ(3, copy.blobs().size());
   EXPECT_EQ(-3, copy.blobs()[1]->cpu_data()[0]);
@@ -530,17 +548,110 @@ TYPED_TEST(BayesLayerTest, NoiseOfABatchIsRefusedWhereItHasNoMeaning) {
 }
 
 TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {
+  typedef typename TypeParam::Dtype Dtype;
   LayerParameter param = this->Param(kShapes[11], "kl_weight: 0");
   this->SetBottom(kShapes[11]);
-  Blob<TypeParam> third;
-  BayesInnerProductLayer<TypeParam> layer(param);
+  Blob<Dtype> third;
+  BayesInnerProductLayer<Dtype> layer(param);
   EXPECT_ERROR(layer.SetUp(this->bottom_, {&this->output_, &this->kl_, &third}),
                "layer 'layer' has 1 bottoms and 3 tops");
   param.add_loss_weight(0);
   param.add_loss_weight(0.5);
-  BayesInnerProductLayer<TypeParam> weighted(param);
+  BayesInnerProductLayer<Dtype> weighted(param);
   EXPECT_ERROR(weighted.SetUp(this->bottom_, {&this->output_, &this->kl_}),
                "loss_weight of its KL top is 0.5, but must be 0 or 1");
 }
+
+#ifndef CPU_ONLY
+
+template <typename Dtype>
+class DevicesTest : public BayesLayerTest<GPUDevice<Dtype> > {
+ protected:
+  typedef vector<vector<Dtype> > Numbers;
+
+  static vector<Dtype> Copy(const Dtype* numbers, int count) {
+    return vector<Dtype>(numbers, numbers + count);
+  }
+
+  // All that two passes with KL leave behind, and the noise of the second.
+  Numbers Run(Caffe::Brew device, const Shape& shape, const string& way,
+              Phase phase, Numbers* noise) {
+    Caffe::set_mode(device);
+    Caffe::set_random_seed(11);
+    const auto layer = this->SetUpLayer(
+        shape,
+        way +
+            "kl_weight: 30 dataset_size: 100 prior_mean: 0.2 prior_std: 0.8 "
+            "bias_prior_std: 0.5 tau_init: 0.5",
+        false, true, phase);
+    // One blob below its floor, which is to be raised.
+    layer->blobs()[layer->blobs().size() / 3]->mutable_cpu_data()[0] = -30;
+    Numbers found = {this->Gradients(layer.get(), 2)};
+    found.push_back(Copy(this->output_.cpu_data(), this->output_.count()));
+    found.push_back(Copy(this->kl_.cpu_data(), 1));
+    found.push_back(Copy(this->input_.cpu_diff(), this->input_.count()));
+    const int n = layer->blobs().size() / 3;
+    for (int i = 0; i < 3 * n; ++i) {
+      const Blob<Dtype>& blob = *layer->blobs()[i];
+      (i < 2 * n ? &found : noise)
+          ->push_back(Copy(blob.cpu_data(), blob.count()));
+    }
+    return found;
+  }
+
+  // The noise to the bit, the rest but for rounding.
+  void ExpectTheSame(const Shape& shape, const string& options, Phase phase) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + options +
+                 (phase == TRAIN ? "TRAIN" : "TEST"));
+    const double tolerance = sizeof(Dtype) == 4 ? 2e-5 : 1e-12;
+    Numbers cpu_noise, gpu_noise;
+    const Numbers cpu = Run(Caffe::CPU, shape, options, phase, &cpu_noise);
+    const Numbers gpu = Run(Caffe::GPU, shape, options, phase, &gpu_noise);
+    EXPECT_EQ(cpu_noise, gpu_noise);
+    ASSERT_EQ(cpu.size(), gpu.size());
+    for (int i = 0; i < cpu.size(); ++i) {
+      ASSERT_EQ(cpu[i].size(), gpu[i].size());
+      double largest = 0, worst = 0;
+      for (int j = 0; j < cpu[i].size(); ++j) {
+        largest = std::max<double>(largest, std::fabs(cpu[i][j]));
+        worst = std::max<double>(worst, std::fabs(cpu[i][j] - gpu[i][j]));
+      }
+      EXPECT_LE(worst, tolerance * largest) << "array " << i;
+    }
+  }
+};
+TYPED_TEST_CASE(DevicesTest, TestDtypes);
+
+// Draw by draw.
+TYPED_TEST(DevicesTest, ComputeTheSame) {
+  vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  // More than one tile.
+  shapes.push_back({kInner, {2, 100}, "num_output: 41"});
+  for (const Shape& shape : shapes) {
+    for (const string& way : WaysToDraw(shape)) {
+      this->ExpectTheSame(shape, way, TRAIN);
+    }
+    this->ExpectTheSame(shape, "", TEST);
+    this->ExpectTheSame(shape, "sample: NEVER ", TRAIN);
+  }
+}
+
+// More tiles than blocks of threads.
+TYPED_TEST(DevicesTest, ComputeTheSameForManyWeights) {
+  const Shape shape = {kInner, {1, 1100}, "num_output: 1000"};
+  this->ExpectTheSame(shape, "", TRAIN);
+}
+
+// No sum depends on which thread comes first.
+TYPED_TEST(DevicesTest, GiveTheSameBitsInEachRun) {
+  const Shape shape = {kInner, {2, 100}, "num_output: 41"};
+  for (const string& way : WaysToDraw(shape)) {
+    vector<vector<TypeParam> > noise;
+    const auto once = this->Run(Caffe::GPU, shape, way, TRAIN, &noise);
+    EXPECT_EQ(once, this->Run(Caffe::GPU, shape, way, TRAIN, &noise));
+  }
+}
+
+#endif  // CPU_ONLY
 
 }  // namespace caffe

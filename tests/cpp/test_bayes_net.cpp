@@ -4,11 +4,13 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "caffe/bayes/formulas.hpp"
+#include "caffe/bayes/monte_carlo.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/net.hpp"
 #include "caffe/sgd_solvers.hpp"
@@ -18,9 +20,10 @@
 
 namespace caffe {
 
-template <typename Dtype>
-class BayesNetTest : public ::testing::Test {
+template <typename TypeParam>
+class BayesNetTest : public MultiDeviceTest<TypeParam> {
  protected:
+  typedef typename TypeParam::Dtype Dtype;
   typedef shared_ptr<Net<Dtype> > NetPtr;
 
   BayesNetTest() { Caffe::set_random_seed(1701); }
@@ -81,7 +84,7 @@ class BayesNetTest : public ::testing::Test {
     return Values(*net->blob_by_name(blob));
   }
 };
-TYPED_TEST_CASE(BayesNetTest, TestDtypes);
+TYPED_TEST_CASE(BayesNetTest, TestDtypesAndDevices);
 
 // Whatever the prototxt asks for.
 TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
@@ -92,13 +95,16 @@ TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
   const auto net = this->MakeNet(
       this->Data() + this->InnerProduct("ip", "BayesInnerProduct", "x",
                                         six + "bayes_param { kl_weight: 0 }"));
-  EXPECT_EQ(vector<float>({3, 4, 5, 6, 0, 0}), net->params_lr());
-  EXPECT_EQ(vector<float>({7, 7, 0, 0, 0, 0}), net->params_weight_decay());
+  EXPECT_EQ(6, net->params().size());
+  EXPECT_EQ(4, net->learnable_params().size());
+  EXPECT_EQ(vector<float>({3, 4, 5, 6}), net->params_lr());
+  EXPECT_EQ(vector<float>({7, 7, 0, 0}), net->params_weight_decay());
 }
 
 // With a loss of next to no weight there is nothing but decay: m shrinks, delta
 // stays, and epsilon is the draw to the bit.
 TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
+  typedef typename TypeParam::Dtype Dtype;
   const string net = this->Data() +
                      this->InnerProduct("ip", "BayesInnerProduct", "x",
                                         "param { } param { }"
@@ -113,13 +119,13 @@ TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
     const auto solver =
         this->MakeSolver(net, string("base_lr: 0.1 weight_decay: 0.5 ") + type);
     const auto& blobs = solver->net()->layer_by_name("ip")->blobs();
-    vector<vector<TypeParam> > before;
+    vector<vector<Dtype> > before;
     for (const auto& blob : blobs) before.push_back(this->Values(*blob));
     solver->Step(3);
     for (int b : {0, 1}) EXPECT_NE(before[b], this->Values(*blobs[b]));
     for (int b : {2, 3}) EXPECT_EQ(before[b], this->Values(*blobs[b]));
     for (int b : {4, 5}) {
-      vector<TypeParam> noise(blobs[b]->count());
+      vector<Dtype> noise(blobs[b]->count());
       bayes::FillNormal(bayes::MakeNoiseKey(3, "ip", b - 4), 2, 0, noise.size(),
                         noise.data());
       EXPECT_EQ(noise, this->Values(*blobs[b]));
@@ -129,13 +135,14 @@ TYPED_TEST(BayesNetTest, SolverDecaysOnlyTheMeans) {
 
 // KL enters once for an iteration, however many batches it is made of.
 TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
+  typedef typename TypeParam::Dtype Dtype;
   const string net =
       this->Data() +
       this->InnerProduct(
           "ip", "BayesInnerProduct", "x",
           "bayes_param { kl_weight: 5 dataset_size: 10 prior_std: 1 }") +
       this->Loss("ip", "1e-30");
-  vector<vector<TypeParam> > means;
+  vector<vector<Dtype> > means;
   for (const char* iter_size : {"1", "4"}) {
     const auto solver =
         this->MakeSolver(net, string("base_lr: 0.1 iter_size: ") + iter_size);
@@ -149,6 +156,7 @@ TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
 }
 
 TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
+  typedef typename TypeParam::Dtype Dtype;
   const string stock = this->InnerProduct("ip", "InnerProduct", "x", "");
   const string bayes = this->InnerProduct(
       "ip", "BayesInnerProduct", "x",
@@ -156,15 +164,15 @@ TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
   const auto trained = this->MakeNet(this->Data() + stock);
   const auto made_bayes = this->MakeNet(this->Data() + bayes);
   const auto back = this->MakeNet(this->Data() + stock);
-  const auto blobs = [](const shared_ptr<Net<TypeParam> >& net) {
+  const auto blobs = [](const shared_ptr<Net<Dtype> >& net) {
     return net->layer_by_name("ip")->blobs();
   };
   string file;
   MakeTempFilename(&file);
   for (bool hdf5 : {false, true}) {
     SCOPED_TRACE(hdf5 ? "HDF5" : "binary");
-    const auto copy = [&](const shared_ptr<Net<TypeParam> >& from,
-                          const shared_ptr<Net<TypeParam> >& to) {
+    const auto copy = [&](const shared_ptr<Net<Dtype> >& from,
+                          const shared_ptr<Net<Dtype> >& to) {
       if (hdf5) {
         from->ToHDF5(file);
       } else {
@@ -246,6 +254,7 @@ TYPED_TEST(BayesNetTest, SharedParamsAreOnePosterior) {
 // A test net shares its blobs with the training net, epsilon too; testing
 // between two iterations changes nothing of what is trained.
 TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
+  typedef typename TypeParam::Dtype Dtype;
   const string net =
       "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
       " dummy_data_param { shape { dim: 4 dim: 2 } shape { dim: 4 dim: 3 }"
@@ -253,7 +262,7 @@ TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
       this->InnerProduct("ip", "BayesInnerProduct", "x",
                          "bayes_param { kl_weight: 1 dataset_size: 10 }") +
       this->Loss("ip");
-  vector<vector<TypeParam> > means;
+  vector<vector<Dtype> > means;
   for (const char* interval : {"1000", "1"}) {
     const auto solver = this->MakeSolver(
         net, string("base_lr: 0.01 test_iter: 2 test_interval: ") + interval);
@@ -265,6 +274,7 @@ TYPED_TEST(BayesNetTest, TestingDoesNotDisturbTraining) {
 }
 
 TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
+  typedef typename TypeParam::Dtype Dtype;
   const string layers =
       "layer { name: 'ones' type: 'DummyData' top: 'x' dummy_data_param {"
       " shape { dim: 3 dim: 10000 }"
@@ -272,10 +282,10 @@ TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
       "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out'"
       " dropout_param { dropout_ratio: 0.3 ";
   const auto plain = this->MakeNet(layers + "} }", TEST);
-  EXPECT_EQ(vector<TypeParam>(30000, 1), this->Output(plain, "out"));
+  EXPECT_EQ(vector<Dtype>(30000, 1), this->Output(plain, "out"));
   const auto net =
       this->MakeNet(layers + "sample_weights_test: true } }", TEST);
-  const vector<TypeParam> first = this->Output(net, "out");
+  const vector<Dtype> first = this->Output(net, "out");
   double dropped = 0;
   for (int i = 0; i < 10000; ++i) {
     EXPECT_TRUE(first[i] == 0 || std::fabs(first[i] - 1 / 0.7) < 1e-6);
@@ -291,18 +301,120 @@ TYPED_TEST(BayesNetTest, DropoutAtTestTimeIsPartOfTheDraw) {
 }
 
 TYPED_TEST(BayesNetTest, DropoutInTrainingHasAMaskForEachImage) {
+  typedef typename TypeParam::Dtype Dtype;
   const auto net = this->MakeNet(
       "layer { name: 'ones' type: 'DummyData' top: 'x' dummy_data_param {"
       " shape { dim: 2 dim: 1000 }"
       " data_filler { type: 'constant' value: 1 } } }"
       "layer { name: 'drop' type: 'Dropout' bottom: 'x' top: 'out' }");
   bayes::SetDraw(*net, 4);
-  const vector<TypeParam> first = this->Output(net, "out");
+  const vector<Dtype> first = this->Output(net, "out");
   EXPECT_FALSE(
       std::equal(first.begin(), first.begin() + 1000, first.begin() + 1000));
   bayes::SetDraw(*net, 4);
   EXPECT_EQ(first, this->Output(net, "out"));
   EXPECT_NE(first, this->Output(net, "out"));
 }
+
+// However the images are divided, and whether or not a layer writes where they
+// come in: draw k is the net that draw k of a forward pass is.
+TYPED_TEST(BayesNetTest, MonteCarloGivesWhatForwardGives) {
+  typedef typename TypeParam::Dtype Dtype;
+  const int kImages = 70, kBatch = 4, kDraws = 3;
+  for (const string first : {"top: 'x'", "top: 'dropped'"}) {
+    SCOPED_TRACE(first);
+    const auto net = this->MakeNet(
+        "layer { name: 'x' type: 'Input' top: 'x'"
+        "        input_param { shape { dim: 4 dim: 2 dim: 5 dim: 5 } } }"
+        "layer { name: 'drop' type: 'Dropout' bottom: 'x' " +
+            first +
+            "        dropout_param { sample_weights_test: true } }"
+            "layer { name: 'conv' type: 'BayesConvolution' bottom: " +
+            first.substr(5) +
+            "        top: 'conv' convolution_param { num_output: 3 "
+            "kernel_size: 3"
+            "        weight_filler { type: 'xavier' } }"
+            "        bayes_param { kl_weight: 0 } }" +
+            this->InnerProduct("ip", "BayesInnerProduct", "conv",
+                               "bayes_param { kl_weight: 0 }"),
+        TEST);
+    vector<Dtype> images(kImages * 50), found(kDraws * kImages * 3);
+    for (int i = 0; i < images.size(); ++i) images[i] = (i * 37 % 101) - 50;
+    bayes::MonteCarlo<Dtype> monte_carlo(net.get(), "ip");
+    ASSERT_TRUE(monte_carlo.Run({5, 0, 2}, kImages, {{"x", images.data()}}, {},
+                                found.data(), [](double) { return true; }));
+    int k = 0;
+    for (int draw : {5, 0, 2}) {
+      for (int i = 0; i < kImages; i += kBatch) {
+        const int now = std::min(kBatch, kImages - i);
+        std::copy_n(&images[i * 50], now * 50,
+                    net->blob_by_name("x")->mutable_cpu_data());
+        bayes::SetDraw(*net, draw);
+        const vector<Dtype> expected = this->Output(net, "ip");
+        for (int j = 0; j < now * 3; ++j, ++k) {
+          EXPECT_NEAR(expected[j], found[k],
+                      1e-5 * (1 + std::fabs(expected[j])))
+              << "draw " << draw << ", image " << i + j / 3;
+        }
+      }
+    }
+  }
+}
+
+#ifndef CPU_ONLY
+
+// A training is the same on each device: the same noise and masks, and so, but
+// for rounding, the same parameters after some iterations.
+TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
+  typedef typename TypeParam::Dtype Dtype;
+  const string bayes =
+      "kl_weight: 0.3 dataset_size: 50 prior_std: 1 tau_init: 0.5";
+  const string net =
+      "layer { name: 'data' type: 'DummyData' top: 'x' top: 'y'"
+      " dummy_data_param { shape { dim: 6 dim: 2 dim: 6 dim: 6 }"
+      " shape { dim: 6 dim: 3 } data_filler { type: 'gaussian' std: 1 }"
+      " data_filler { type: 'gaussian' std: 1 } } }"
+      "layer { name: 'conv' type: 'BayesConvolution' bottom: 'x' top: 'conv'"
+      " convolution_param { num_output: 4 kernel_size: 3"
+      " weight_filler { type: 'xavier' } }"
+      " bayes_param { draws_per_batch: 4 " +
+      bayes +
+      " } }"
+      "layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }"
+      "layer { name: 'drop' type: 'Dropout' bottom: 'conv' top: 'conv' }" +
+      this->InnerProduct(
+          "local", "BayesInnerProduct", "conv",
+          "bayes_param { local_reparametrization: true " + bayes + " }") +
+      this->InnerProduct("ip", "BayesInnerProduct", "local",
+                         "top: 'kl' loss_weight: 0 loss_weight: 1"
+                         " bayes_param { " +
+                             bayes + " }") +
+      this->Loss("ip");
+  vector<vector<Dtype> > trained[2];
+  for (int device = 0; device < 2; ++device) {
+    Caffe::set_mode(device == 0 ? Caffe::CPU : Caffe::GPU);
+    const auto solver = this->MakeSolver(
+        net,
+        "base_lr: 0.001 momentum: 0.9 weight_decay: 0.01 iter_size: 2"
+        " type: 'SGD'");
+    solver->Step(5);
+    for (const auto& layer : solver->net()->layers()) {
+      for (const auto& blob : layer->blobs()) {
+        trained[device].push_back(this->Values(*blob));
+      }
+    }
+  }
+  ASSERT_EQ(18, trained[0].size());
+  for (int b = 0; b < trained[0].size(); ++b) {
+    for (int i = 0; i < trained[0][b].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(trained[0][b][i]));
+      EXPECT_NEAR(trained[0][b][i], trained[1][b][i],
+                  1e-4 * (1 + std::fabs(trained[0][b][i])))
+          << "blob " << b << ", number " << i;
+    }
+  }
+}
+
+#endif  // CPU_ONLY
 
 }  // namespace caffe

@@ -504,7 +504,7 @@ class Guarded {
 }  // namespace
 
 template <typename Dtype>
-class EngineTest : public ::testing::Test {
+class EngineTest : public CPUDeviceTest<Dtype> {
  protected:
   // 1e-5 in single precision, as many units of the last place in double.
   static Dtype Tolerance() {

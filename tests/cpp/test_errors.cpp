@@ -15,6 +15,7 @@
 #include "caffe/layer.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/net.hpp"
+#include "caffe/test/test_caffe_main.hpp"
 #include "caffe/util/benchmark.hpp"
 #include "caffe/util/rng.hpp"
 #include "expect_error.hpp"
@@ -203,7 +204,7 @@ class FailingLayer : public Layer<Dtype> {
 REGISTER_LAYER_CLASS(Failing);
 INSTANTIATE_CLASS(FailingLayer);
 
-class NetErrorTest : public ::testing::Test {
+class NetErrorTest : public CPUDeviceTest<float> {
  protected:
   NetErrorTest() {
     Caffe::set_random_seed(1701);

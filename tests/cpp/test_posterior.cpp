@@ -8,14 +8,16 @@
 
 #include "caffe/bayes/formulas.hpp"
 #include "caffe/bayes/posterior.hpp"
+#include "caffe/test/test_caffe_main.hpp"
 #include "expect_error.hpp"
 
 namespace caffe {
 namespace bayes {
 
-template <typename Dtype>
-class PosteriorTest : public ::testing::Test {
+template <typename TypeParam>
+class PosteriorTest : public MultiDeviceTest<TypeParam> {
  protected:
+  typedef typename TypeParam::Dtype Dtype;
   typedef shared_ptr<Blob<Dtype> > BlobPtr;
 
   static BlobPtr MakeBlob(const vector<Dtype>& values) {
@@ -40,7 +42,7 @@ class PosteriorTest : public ::testing::Test {
     std::fill_n(m_->mutable_cpu_diff(), m_->count(), before);
     std::fill_n(w_->mutable_cpu_diff(), w_->count(), w_gradient);
     delta_->mutable_cpu_diff()[0] = before;
-    posterior_->Backward(*w_, kl_scale, true, true);
+    posterior_->Backward(w_.get(), kl_scale, true, true);
     vector<Dtype> found(m_->cpu_diff(), m_->cpu_diff() + m_->count());
     found.push_back(delta_->cpu_diff()[0]);
     return found;
@@ -51,14 +53,15 @@ class PosteriorTest : public ::testing::Test {
     posterior_->Mean(w_.get());
     const vector<Dtype> found = Gradients(scale, 0);
     for (int i = 0; i < found.size(); ++i) {
-      Dtype* x = i < m_->count() ? m_->mutable_cpu_data() + i
-                                 : delta_->mutable_cpu_data();
-      const Dtype kept = *x, step = std::fabs(kept) * 1e-2;
-      *x = kept + step;
-      const double above = posterior_->KL();
-      *x = kept - step;
-      const double below = posterior_->KL();
-      *x = kept;
+      Blob<Dtype>* blob = i < m_->count() ? m_.get() : delta_.get();
+      const int at = i < m_->count() ? i : 0;
+      const Dtype kept = blob->cpu_data()[at], step = std::fabs(kept) * 1e-2;
+      const auto kl_at = [&](Dtype x) {
+        blob->mutable_cpu_data()[at] = x;
+        return posterior_->KL();
+      };
+      const double above = kl_at(kept + step), below = kl_at(kept - step);
+      blob->mutable_cpu_data()[at] = kept;
       const double expected = scale * (above - below) / (2 * step);
       EXPECT_NEAR(expected, found[i], tolerance * (1 + std::fabs(expected)))
           << "parameter " << i;
@@ -70,8 +73,7 @@ class PosteriorTest : public ::testing::Test {
   const NoiseKey key_ = MakeNoiseKey(1, "layer", 0);
 };
 
-typedef ::testing::Types<float, double> Precisions;
-TYPED_TEST_CASE(PosteriorTest, Precisions);
+TYPED_TEST_CASE(PosteriorTest, TestDtypesAndDevices);
 
 // w ~ N(m, (tau m)^2), each weight by itself.
 TYPED_TEST(PosteriorTest, SampleHasTheMomentsOfThePosterior) {
@@ -95,8 +97,9 @@ TYPED_TEST(PosteriorTest, SampleHasTheMomentsOfThePosterior) {
 }
 
 TYPED_TEST(PosteriorTest, SampleIsTheNamedDraw) {
+  typedef typename TypeParam::Dtype Dtype;
   this->posterior_->Sample(this->key_, 3, this->w_.get());
-  vector<TypeParam> noise(5);
+  vector<Dtype> noise(5);
   FillNormal(this->key_, 3, 0, 5, noise.data());
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(noise[i], this->epsilon_->cpu_data()[i]);
@@ -116,8 +119,9 @@ TYPED_TEST(PosteriorTest, MeanHasNoNoise) {
 
 // The paper's equations for the derivatives by m and delta.
 TYPED_TEST(PosteriorTest, GradientOfTheLoss) {
+  typedef typename TypeParam::Dtype Dtype;
   this->posterior_->Sample(this->key_, 3, this->w_.get());
-  const vector<TypeParam> found = this->Gradients(0, 0.25);
+  const vector<Dtype> found = this->Gradients(0, 0.25);
   double by_delta = 0;
   for (int i = 0; i < 5; ++i) {
     const double epsilon = this->epsilon_->cpu_data()[i];
@@ -139,9 +143,10 @@ TYPED_TEST(PosteriorTest, GradientOfKLWithAPriorForEachWeight) {
 }
 
 TYPED_TEST(PosteriorTest, BackwardAccumulates) {
+  typedef typename TypeParam::Dtype Dtype;
   this->posterior_->Sample(this->key_, 3, this->w_.get());
-  const vector<TypeParam> once = this->Gradients(0.7, 0.25);
-  const vector<TypeParam> on_top = this->Gradients(0.7, 0.25, 10);
+  const vector<Dtype> once = this->Gradients(0.7, 0.25);
+  const vector<Dtype> on_top = this->Gradients(0.7, 0.25, 10);
   for (int i = 0; i < once.size(); ++i) {
     EXPECT_NEAR(once[i] + 10, on_top[i], 1e-5);
   }
@@ -152,14 +157,15 @@ TYPED_TEST(PosteriorTest, OnlyWantedGradientsAreTouched) {
   std::fill_n(this->w_->mutable_cpu_diff(), 5, 1);
   std::fill_n(this->m_->mutable_cpu_diff(), 5, 8);
   this->delta_->mutable_cpu_diff()[0] = 9;
-  this->posterior_->Backward(*this->w_, 1, false, false);
+  this->posterior_->Backward(this->w_.get(), 1, false, false);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(8, this->m_->cpu_diff()[i]);
   EXPECT_EQ(9, this->delta_->cpu_diff()[0]);
 }
 
 TYPED_TEST(PosteriorTest, KLIsZeroWhenPosteriorIsPrior) {
-  vector<TypeParam> means(this->m_->cpu_data(), this->m_->cpu_data() + 5), stds;
-  for (TypeParam m : means) stds.push_back(0.4 * std::fabs(m));
+  typedef typename TypeParam::Dtype Dtype;
+  vector<Dtype> means(this->m_->cpu_data(), this->m_->cpu_data() + 5), stds;
+  for (Dtype m : means) stds.push_back(0.4 * std::fabs(m));
   this->posterior_->SetPrior(this->MakeBlob(means), this->MakeBlob(stds));
   EXPECT_NEAR(0, this->posterior_->KL(), 1e-5);
   this->m_->mutable_cpu_data()[2] *= 1.5;
@@ -167,22 +173,51 @@ TYPED_TEST(PosteriorTest, KLIsZeroWhenPosteriorIsPrior) {
 }
 
 TYPED_TEST(PosteriorTest, OnePriorForAllIsTheSamePriorForEach) {
+  typedef typename TypeParam::Dtype Dtype;
   this->posterior_->Sample(this->key_, 3, this->w_.get());
   const double kl = this->posterior_->KL();
-  const vector<TypeParam> gradients = this->Gradients(0.7, 0.25);
-  this->posterior_->SetPrior(this->MakeBlob(vector<TypeParam>(5, 0.1)),
-                             this->MakeBlob(vector<TypeParam>(5, 2)));
+  const vector<Dtype> gradients = this->Gradients(0.7, 0.25);
+  this->posterior_->SetPrior(this->MakeBlob(vector<Dtype>(5, 0.1)),
+                             this->MakeBlob(vector<Dtype>(5, 2)));
   EXPECT_EQ(kl, this->posterior_->KL());
-  EXPECT_EQ(gradients, this->Gradients(0.7, 0.25));
+  const vector<Dtype> found = this->Gradients(0.7, 0.25);
+  for (int i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(gradients[i], found[i], 1e-6 * (1 + std::fabs(gradients[i])));
+  }
+}
+
+// What the stock layer adds up is used once.
+TYPED_TEST(PosteriorTest, BackwardClearsWhatItUsed) {
+  this->posterior_->Sample(this->key_, 3, this->w_.get());
+  this->Gradients(0.7, 0.25);
+  EXPECT_EQ(0, this->w_->asum_diff());
+  std::fill_n(this->w_->mutable_cpu_diff(), 5, 1);
+  this->posterior_->BackwardVariance(this->w_.get(), 1, true, true);
+  EXPECT_EQ(0, this->w_->asum_diff());
+}
+
+// Each of those that go over the means adds the same KL, times a factor.
+TYPED_TEST(PosteriorTest, KLCanBeAddedInPassing) {
+  typedef typename TypeParam::Dtype Dtype;
+  const double kl = this->posterior_->KL();
+  EXPECT_GT(kl, 1);
+  const auto sum = this->MakeBlob({10});
+  const KLTerm<Dtype> term = {0.5, sum.get()};
+  this->posterior_->AddKL(term);
+  this->posterior_->Sample(this->key_, 3, this->w_.get(), term);
+  this->posterior_->Mean(this->w_.get(), term);
+  this->posterior_->Variance(this->w_.get(), term);
+  EXPECT_NEAR(10 + 4 * 0.5 * kl, sum->cpu_data()[0], 1e-5);
 }
 
 // A bias of 0 is where Caffe starts: finite, and KL leaves it where it is.
 TYPED_TEST(PosteriorTest, MeansAtZero) {
+  typedef typename TypeParam::Dtype Dtype;
   this->Make({0, 0, 0}, 0.4);
   this->posterior_->SetPrior(0, 10);
   this->posterior_->Sample(this->key_, 0, this->w_.get());
   EXPECT_TRUE(std::isfinite(this->posterior_->KL()));
-  const vector<TypeParam> found = this->Gradients(1, 0);
+  const vector<Dtype> found = this->Gradients(1, 0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(0, found[i]);
   EXPECT_TRUE(std::isfinite(found[3]));
 }
@@ -190,13 +225,14 @@ TYPED_TEST(PosteriorTest, MeansAtZero) {
 // Gradient descent on KL alone, from means that sit around zero: nothing
 // explodes.
 TYPED_TEST(PosteriorTest, NoMeanIsThrownFarByKL) {
+  typedef typename TypeParam::Dtype Dtype;
   this->Make({0, 1e-8, -1e-8, 1e-4, -1e-3, 1e-3}, 0.4);
-  const TypeParam rate = 1e-4;
+  const Dtype rate = 1e-4;
   for (int step = 0; step < 1000; ++step) {
     this->posterior_->Mean(this->w_.get());
-    const vector<TypeParam> gradient = this->Gradients(1e-2, 0);
+    const vector<Dtype> gradient = this->Gradients(1e-2, 0);
     for (int i = 0; i < 6; ++i) {
-      TypeParam* m = this->m_->mutable_cpu_data() + i;
+      Dtype* m = this->m_->mutable_cpu_data() + i;
       EXPECT_LE(std::fabs(rate * gradient[i]), 1.01e-6 / kSmallMean);
       *m -= rate * gradient[i];
       ASSERT_TRUE(std::isfinite(*m));
@@ -209,6 +245,7 @@ TYPED_TEST(PosteriorTest, TauStopsAtItsFloorAndCanRiseAgain) {
   this->Make({0.5, -2}, 0.4, 0.01);
   this->delta_->mutable_cpu_data()[0] = -50;
   EXPECT_NEAR(0.01, this->posterior_->Tau(), 1e-7);
+  this->posterior_->Sample(this->key_, 0, this->w_.get());
   EXPECT_NEAR(SoftplusInverse(0.01), this->delta_->cpu_data()[0], 1e-5);
   // KL wants more than 0.01: the gradient must point up, not be zero.
   EXPECT_LT(this->Gradients(1, 0)[2], -1);
@@ -217,10 +254,11 @@ TYPED_TEST(PosteriorTest, TauStopsAtItsFloorAndCanRiseAgain) {
 }
 
 TYPED_TEST(PosteriorTest, TauFarBelowAnyFloorIsFinite) {
+  typedef typename TypeParam::Dtype Dtype;
   this->Make({0.5, -2}, 0.4, 1e-30);
   this->delta_->mutable_cpu_data()[0] = -1000;
   this->posterior_->Sample(this->key_, 0, this->w_.get());
-  for (TypeParam gradient : this->Gradients(1, 1)) {
+  for (Dtype gradient : this->Gradients(1, 1)) {
     EXPECT_TRUE(std::isfinite(gradient));
   }
 }

@@ -147,6 +147,19 @@ def test_mc_dropout(tmp_path, digits, images):
         Model(*other, mc_dropout=True)
 
 
+def test_gpu_is_for_the_calls_of_the_model_only(monkeypatch, trained, images):
+    said = []
+    monkeypatch.setattr(pycaffe, "set_device", lambda number: said.append(number))
+    monkeypatch.setattr(pycaffe, "set_mode_gpu", lambda: said.append("gpu"))
+    monkeypatch.setattr(pycaffe, "set_mode_cpu", lambda: said.append("cpu"))
+    Model(*trained)
+    assert said == []
+    model = Model(*trained, gpu=1)
+    assert said == [1, "gpu", "cpu"]
+    model.sample(images, 2)
+    assert said == [1, "gpu", "cpu"] * 2
+
+
 def test_output_names_the_scores(trained, images):
     assert Model(*trained, output="hidden").classes == 16
     assert np.array_equal(

@@ -607,6 +607,17 @@ def test_every_end_of_caffe_is_told(tmp_path, monkeypatch, solver, end, message)
         train(solver, progress=False)
 
 
+def test_gpus_are_named_to_caffe(tmp_path, monkeypatch, solver, capsys):
+    fake_caffe(monkeypatch, tmp_path, 'echo "caffe: error: $*" >&2; exit 1')
+    for gpu in ("0", "0,2", "all"):
+        assert cli.main(["train", str(solver), "--gpu", gpu]) == 1
+        assert f"train -solver {solver} -gpu {gpu}\n" in capsys.readouterr().err
+    for gpu, message in (("-1", "-1 is not 0 or more"), ("0,x", "invalid indices value: '0,x'")):
+        with pytest.raises(SystemExit):
+            cli.main(["train", str(solver), f"--gpu={gpu}"])
+        assert message in capsys.readouterr().err
+
+
 def test_bad_arguments_are_named(tmp_path, capsys, solver):
     assert cli.main(["train", str(tmp_path / "nowhere.prototxt")]) == 1
     assert "nowhere.prototxt" in capsys.readouterr().err

@@ -224,6 +224,18 @@ size_t AllocatedBytes(int device) {
 
 // ---- Operations -------------------------------------------------------------
 
+namespace {
+
+// Whether the host has a page there. What is not aligned is no pointer of ours.
+bool IsHostMemory(uintptr_t address) {
+  unsigned char resident;
+  return address % 4 == 0 && !InArena(reinterpret_cast<void*>(address)) &&
+         mincore(reinterpret_cast<void*>(address / kPage * kPage), 1,
+                 &resident) == 0;
+}
+
+}  // namespace
+
 Operation::Operation(const char* name) : outer_name_(running) {
   running = name;
 }
@@ -279,9 +291,15 @@ void Operation::OpenIfSet(const void* pointer, int argument) {
 void Operation::OpenInside(const void* structure, size_t size, int argument) {
   const char* bytes = static_cast<const char*>(structure);
   for (size_t at = 0; at + sizeof(void*) <= size; at += sizeof(void*)) {
-    void* word;
+    uintptr_t word;
     memcpy(&word, bytes + at, sizeof(word));
-    if (InArena(word)) OpenIfSet(word, argument);
+    // It may be numbers, or padding that nobody wrote.
+    if (IsDeviceMemory(reinterpret_cast<void*>(word))) {
+      OpenAllocation(word, argument);
+    } else if (IsHostMemory(word)) {
+      Die(std::string(running) + ": argument " + std::to_string(argument) +
+          " has " + Hex(word) + " in it, which is memory of the host");
+    }
   }
 }
 

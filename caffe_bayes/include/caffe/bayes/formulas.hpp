@@ -117,6 +117,12 @@ BAYES_HD Dtype OutputVarianceGradient(Dtype gradient, Dtype variance,
   return variance > 0 ? gradient * epsilon / (2 * sqrt(variance)) : Dtype(0);
 }
 
+/// d loss / d x of an input, given d loss / d x^2.
+template <typename Dtype>
+BAYES_HD Dtype SquareGradient(Dtype gradient, Dtype x) {
+  return gradient * 2 * x;
+}
+
 /// 1 / zeta^2. Products with it are cheaper than quotients, as most priors have
 /// one zeta for all weights.
 template <typename Dtype>
@@ -144,6 +150,16 @@ template <typename Dtype>
 BAYES_HD Dtype DeltaKLGradient(Dtype delta, Dtype tau, Dtype sum_sq,
                                int count) {
   return SoftplusSlope(delta) * tau * sum_sq - count * LogSoftplusSlope(delta);
+}
+
+/// d loss / d delta of a layer, kl_scale times KL included, given the sum of
+/// TauGradient.
+template <typename Dtype>
+BAYES_HD Dtype DeltaGradient(Dtype delta, Dtype tau, Dtype kl_scale,
+                             Dtype by_tau, Dtype sum_sq, int count) {
+  const Dtype of_loss = SoftplusSlope(delta) * by_tau;
+  if (kl_scale == 0) return of_loss;
+  return of_loss + kl_scale * DeltaKLGradient(delta, tau, sum_sq, count);
 }
 
 }  // namespace bayes

@@ -22,8 +22,8 @@ namespace bayes {
  * many images as fit into a bounded memory. The others run in copies of the
  * net, one for each thread, which share its parameters: a thread takes a draw,
  * samples its weights once, and takes all the collected images through in
- * portions that fit into the cache. The numbers do not depend on threads,
- * batches or portions.
+ * portions that fit into the cache. A GPU takes large portions, each through
+ * all draws. The numbers do not depend on threads, batches or portions.
  *
  * Of the layers that depend on the draw, those that the output does not depend
  * on do not run.
@@ -75,6 +75,9 @@ class MonteCarlo {
   bool ItemsAreIndependent() const;
   int Portion() const;
   void Collect(int first, int count, const Inputs& inputs, const Kept& kept);
+  void Load(int first, int count, Net<Dtype>* net) const;
+  /// Whether a layer writes where the images are.
+  bool OverwritesEntries() const;
   bool RunDraws(const std::vector<uint64_t>& draws, int first, int count,
                 int images, Dtype* out, const Progress& progress);
 

@@ -8,13 +8,28 @@
 namespace caffe {
 namespace bayes {
 
+namespace gpu {
+template <typename Dtype>
+struct Delta;
+}  // namespace gpu
+
+/// Where `scale` times a posterior's KL is to be added: to the number in `sum`.
+template <typename Dtype>
+struct KLTerm {
+  Dtype scale = 0;
+  Blob<Dtype>* sum = nullptr;
+  explicit operator bool() const { return sum != nullptr; }
+};
+
 /**
  * @brief The posterior of one parameter blob: its means m, their common
  *        relative uncertainty tau = softplus(delta), the noise epsilon of the
  *        current sample, and the prior. formulas.hpp has the mathematics.
  *
  * The three blobs belong to the layer, which shows them to the solver; this
- * class only knows what they mean.
+ * class only knows what they mean. It computes where Caffe does: on the CPU
+ * here, on the GPU by the kernels of posterior.cu, without a number that
+ * crosses between them.
  */
 template <typename Dtype>
 class Posterior {
@@ -35,40 +50,47 @@ class Posterior {
   void SetPrior(const shared_ptr<Blob<Dtype> >& mean,
                 const shared_ptr<Blob<Dtype> >& std);
 
-  /// The relative uncertainty. Raises delta to its floor where an update of the
-  /// solver took it below, so that it can leave it again when the gradient
-  /// says.
+  /// The relative uncertainty.
   Dtype Tau();
+  /// Raises delta to its floor where an update of the solver took it below, so
+  /// that it can leave it again when the gradient says. The functions below do
+  /// it themselves.
+  void RaiseDelta();
+
+  // Each of these adds KL to `kl`, if it is wanted. On a GPU that is no further
+  // pass over m.
 
   /// Fills epsilon with a draw and w with the weights that it stands for.
-  void Sample(const NoiseKey& key, uint64_t draw, Blob<Dtype>* w);
+  void Sample(const NoiseKey& key, uint64_t draw, Blob<Dtype>* w,
+              const KLTerm<Dtype>& kl = {});
   /// Fills epsilon with 0 and w with the means.
-  void Mean(Blob<Dtype>* w);
-
+  void Mean(Blob<Dtype>* w, const KLTerm<Dtype>& kl = {});
   /// Fills `variance` with that of each weight, for outputs that are drawn
   /// themselves: see SampleOutput.
-  void Variance(Blob<Dtype>* variance);
+  void Variance(Blob<Dtype>* variance, const KLTerm<Dtype>& kl = {});
+  /// Adds KL(q || p) of the whole blob, constants included: 0 when q = p.
+  void AddKL(const KLTerm<Dtype>& kl);
+
+  /// KL(q || p) of the whole blob.
+  Dtype KL();
 
   /**
    * @brief Adds to the gradients of m and delta what the loss of the current
    *        sample and the prior contribute.
    *
-   * @param w           its diff holds the gradient of the loss by the sample
+   * @param w           its diff holds the gradient of the loss by the sample,
+   *                    and is 0 afterwards, for the next to be added up
    * @param kl_scale    the factor on KL
    * @param learn_m     whether m's gradient is wanted
    * @param learn_delta whether delta's gradient is wanted
    */
-  void Backward(const Blob<Dtype>& w, Dtype kl_scale, bool learn_m,
-                bool learn_delta);
+  void Backward(Blob<Dtype>* w, Dtype kl_scale, bool learn_m, bool learn_delta);
 
   /// The same where outputs were drawn: the diff of `variance` holds the
   /// gradient of the loss by the variances of the weights. What the loss
   /// contributes by way of the outputs' means is the stock layer's to add.
-  void BackwardVariance(const Blob<Dtype>& variance, Dtype kl_scale,
-                        bool learn_m, bool learn_delta);
-
-  /// KL(q || p) of the whole blob, constants included: 0 when q = p.
-  Dtype KL();
+  void BackwardVariance(Blob<Dtype>* variance, Dtype kl_scale, bool learn_m,
+                        bool learn_delta);
 
  private:
   template <typename Loss>
@@ -77,11 +99,21 @@ class Posterior {
   template <typename Function>
   void WithPrior(Function function) const;
 
+  // On the GPU.
+  gpu::Delta<Dtype> GpuDelta();
+  double* GpuSums();
+  template <typename Write>
+  void WriteOnGpu(const Write& write, const KLTerm<Dtype>& kl);
+  template <typename Loss>
+  void BackwardOnGpu(Loss loss, Dtype kl_scale, bool learn_m, bool learn_delta);
+
   shared_ptr<Blob<Dtype> > m_, delta_, epsilon_;
   Dtype delta_min_;
   /// The prior of every weight, unless each has its own in the blobs below.
   Dtype prior_mean_, prior_std_;
   shared_ptr<Blob<Dtype> > prior_means_, prior_stds_;
+  /// Sums of parts of the weights, on the GPU.
+  shared_ptr<Blob<double> > gpu_sums_;
 };
 
 /**
@@ -101,6 +133,12 @@ void SampleOutput(const NoiseKey& key, uint64_t draw,
 template <typename Dtype>
 void SampleOutputBackward(const Blob<Dtype>& output, const Blob<Dtype>& epsilon,
                           Blob<Dtype>* variance);
+
+/// The squares of an input, and what its gradient gets by way of them.
+template <typename Dtype>
+void Square(const Blob<Dtype>& input, Blob<Dtype>* squares);
+template <typename Dtype>
+void SquareBackward(const Blob<Dtype>& squares, Blob<Dtype>* input);
 
 }  // namespace bayes
 }  // namespace caffe

@@ -31,7 +31,7 @@ void OutputGradientLoop(int n, const Dtype* output_diff, const Dtype* variance,
 
 // Adds the gradients of n weights to m_diff, and returns the sums that delta's
 // gradient is made of. Sums are in Dtype over kRun terms and in double over
-// those. Loss and Prior are what posterior.cpp has in two forms each.
+// those. Loss and Prior are what weights.hpp has in two forms each.
 template <bool learn_m, bool with_kl, typename Dtype, typename Loss,
           typename Prior>
 TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Loss loss, Prior prior,
@@ -44,16 +44,8 @@ TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Loss loss, Prior prior,
     for (int i = first; i < last; i += kLanes) {
       const int lanes = i + kLanes <= last ? kLanes : last - i;
       const auto add = [&](int j) {
-        const int k = i + j;
-        by_tau[j] += loss.by_tau(k, m[k], tau);
-        if (learn_m) m_diff[k] += loss.by_mean(k, m[k], tau);
-        if (with_kl) {
-          sum_sq[j] += m[k] * m[k] * Precision(prior.std(k));
-          if (learn_m) {
-            m_diff[k] += kl_scale *
-                         MeanKLGradient(m[k], tau, prior.mean(k), prior.std(k));
-          }
-        }
+        AddGradients(i + j, learn_m, with_kl, tau, kl_scale, loss, prior, m,
+                     m_diff, &by_tau[j], &sum_sq[j]);
       };
       if (lanes == kLanes) {
         for (int j = 0; j < kLanes; ++j) add(j);

@@ -63,19 +63,22 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
 
  protected:
   void Forward_cpu(const vector<Blob<Dtype>*>& bottom,
-                   const vector<Blob<Dtype>*>& top) override;
-  void Backward_cpu(const vector<Blob<Dtype>*>& top,
-                    const vector<bool>& propagate_down,
-                    const vector<Blob<Dtype>*>& bottom) override;
-  // Until there are kernels, these layers compute on the CPU in GPU mode too.
+                   const vector<Blob<Dtype>*>& top) override {
+    ForwardOnDevice(bottom, top);
+  }
   void Forward_gpu(const vector<Blob<Dtype>*>& bottom,
                    const vector<Blob<Dtype>*>& top) override {
-    Forward_cpu(bottom, top);
+    ForwardOnDevice(bottom, top);
+  }
+  void Backward_cpu(const vector<Blob<Dtype>*>& top,
+                    const vector<bool>& propagate_down,
+                    const vector<Blob<Dtype>*>& bottom) override {
+    BackwardOnDevice(top, propagate_down, bottom);
   }
   void Backward_gpu(const vector<Blob<Dtype>*>& top,
                     const vector<bool>& propagate_down,
                     const vector<Blob<Dtype>*>& bottom) override {
-    Backward_cpu(top, propagate_down, bottom);
+    BackwardOnDevice(top, propagate_down, bottom);
   }
 
  private:
@@ -105,7 +108,18 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   /// Calls function(draw, bottom, top) for each draw and its part of the batch.
   template <typename Function>
   void ForEachPart(const Blobs& bottom, const Blobs& top, Function function);
-  void ForwardLocal(const Blobs& bottom, const Blobs& top);
+  /// Clears the top for KL, if there is one, and says what is to be added.
+  vector<bayes::KLTerm<Dtype> > KLTerms(const Blobs& top) const;
+
+  // On the device that Caffe's mode says.
+  void StockForward(const Blobs& bottom, const Blobs& top);
+  void StockBackward(const Blobs& top, const vector<bool>& propagate_down,
+                     const Blobs& bottom);
+  void ForwardOnDevice(const Blobs& bottom, const Blobs& top);
+  void BackwardOnDevice(const Blobs& top, const vector<bool>& propagate_down,
+                        const Blobs& bottom);
+  void ForwardLocal(const Blobs& bottom, const Blobs& top,
+                    const vector<bayes::KLTerm<Dtype> >& kl);
   void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
                      const Blobs& bottom);
 

@@ -24,6 +24,8 @@ const size_t kCachedBytes = 4 << 20;
 // the net itself takes so many.
 const int kLeastPortion = 32;
 const size_t kPortionBytes = 64 << 20;
+// A GPU wants many images at once, and this is little of its memory.
+const size_t kGpuBytes = 256 << 20;
 
 // Layers that treat each item of their first axis for itself, if not told
 // otherwise.
@@ -243,7 +245,8 @@ void MonteCarlo<Dtype>::MakeWorkers() {
       Stochastic* stochastic = AsStochastic(copy);
       if (stochastic) shared -= stochastic->num_noise_blobs();
       for (int j = 0; j < shared; ++j) {
-        original->blobs()[j]->cpu_data();
+        // Allocated, and on the CPU, before several threads ask for it.
+        if (Caffe::mode() == Caffe::CPU) original->blobs()[j]->cpu_data();
         if (original->type() == std::string("BatchNorm")) {
           // It may write to them.
           copy->blobs()[j]->CopyFrom(*original->blobs()[j]);
@@ -263,6 +266,9 @@ int MonteCarlo<Dtype>::Portion() const {
   size_t bytes = 0;
   for (const auto& blob : workers_[0]->blobs()) {
     bytes += ItemSize(*blob) * sizeof(Dtype);
+  }
+  if (Caffe::mode() == Caffe::GPU) {
+    return std::max<int>(batch_, kGpuBytes / bytes);
   }
   const int roomy =
       std::max<int>(batch_, kPortionBytes / workers_.size() / bytes);
@@ -299,6 +305,36 @@ void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
   }
 }
 
+// Puts collected images into the entries of a copy of the net.
+template <typename Dtype>
+void MonteCarlo<Dtype>::Load(int first, int count, Net<Dtype>* net) const {
+  for (const Entry& entry : entries_) {
+    Blob<Dtype>* blob = net->blob_by_name(entry.blob).get();
+    std::vector<int> shape = blob->shape();
+    shape[0] = whole_batches_ ? portion_ : count;
+    blob->Reshape(shape);
+    const size_t size = entry.size;
+    Dtype* to = blob->mutable_cpu_data();
+    std::copy_n(entry.items.data() + first * size, count * size, to);
+    // The last image fills up its batch.
+    for (int i = count; i < shape[0]; ++i) {
+      std::copy_n(to + (count - 1) * size, size, to + i * size);
+    }
+  }
+}
+
+template <typename Dtype>
+bool MonteCarlo<Dtype>::OverwritesEntries() const {
+  for (int i : random_part_) {
+    for (const std::string& top : net_->layers()[i]->layer_param().top()) {
+      for (const Entry& entry : entries_) {
+        if (entry.blob == top) return true;
+      }
+    }
+  }
+  return false;
+}
+
 // Takes the collected images through all draws.
 template <typename Dtype>
 bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
@@ -317,50 +353,55 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
     return progress((before + static_cast<double>(draws.size()) * count) /
                     total);
   }
-  // With few draws, a draw's images are divided too.
+  std::atomic<int64_t> done(0);
+  std::atomic<bool> stop(false);
+  const std::thread::id caller = std::this_thread::get_id();
   const int portions = (count + portion_ - 1) / portion_;
+  // Takes a portion of the images through one draw. The net has them already if
+  // not told to load them, and the draw if told to hold it.
+  const auto run = [&](Net<Dtype>* net, int draw, int portion, bool load,
+                       bool hold) {
+    const int from = portion * portion_;
+    const int now = std::min(portion_, count - from);
+    if (load) Load(from, now, net);
+    SetDraw(*net, draws[draw]);
+    Hold(*net, hold);
+    net->Forward();
+    std::copy_n(net->blob_by_name(output_)->cpu_data(), now * size,
+                place(draw, from));
+    done += now;
+    // The caller hears of it in its own thread.
+    if (std::this_thread::get_id() == caller &&
+        !progress((before + done) / total)) {
+      stop = true;
+    }
+  };
+  if (Caffe::mode() == Caffe::GPU) {
+    // Images stay on the GPU, where drawing weights anew takes less time than
+    // bringing images there again.
+    for (int p = 0; p < portions; ++p) {
+      for (int draw = 0; draw < draws.size() && !stop; ++draw) {
+        run(workers_[0].get(), draw, p, draw == 0 || OverwritesEntries(),
+            false);
+      }
+    }
+    return !stop;
+  }
+  // With few draws, a draw's images are divided too.
   int parts = 1;
   while (draws.size() * parts < 2 * workers_.size() && 2 * parts <= portions) {
     parts *= 2;
   }
   std::atomic<int> next(0);
-  std::atomic<int64_t> done(0);
-  std::atomic<bool> stop(false);
-  const std::thread::id caller = std::this_thread::get_id();
   engine::ParallelFor(workers_.size(), [&](int w) {
     try {
-      Net<Dtype>& net = *workers_[w];
       for (int task = next++; task < draws.size() * parts && !stop;
            task = next++) {
-        const int draw = task / parts, part = task % parts;
-        const int last = portions * (part + 1) / parts;
-        for (int p = portions * part / parts; p < last && !stop; ++p) {
-          const int from = p * portion_;
-          const int now = std::min(portion_, count - from);
-          for (const Entry& entry : entries_) {
-            Blob<Dtype>* blob = net.blob_by_name(entry.blob).get();
-            std::vector<int> shape = blob->shape();
-            shape[0] = whole_batches_ ? portion_ : now;
-            blob->Reshape(shape);
-            const size_t size = entry.size;
-            Dtype* to = blob->mutable_cpu_data();
-            std::copy_n(entry.items.data() + from * size, now * size, to);
-            // The last image fills up its batch.
-            for (int i = now; i < shape[0]; ++i) {
-              std::copy_n(to + (now - 1) * size, size, to + i * size);
-            }
-          }
-          SetDraw(net, draws[draw]);
-          Hold(net, p > portions * part / parts);
-          net.Forward();
-          std::copy_n(net.blob_by_name(output_)->cpu_data(), now * size,
-                      place(draw, from));
-          done += now;
-          // The caller hears of it in its own thread.
-          if (std::this_thread::get_id() == caller &&
-              !progress((before + done) / total)) {
-            stop = true;
-          }
+        const int part = task % parts;
+        const int begin = portions * part / parts;
+        const int end = portions * (part + 1) / parts;
+        for (int p = begin; p < end && !stop; ++p) {
+          run(workers_[w].get(), task / parts, p, true, p > begin);
         }
       }
     } catch (...) {

@@ -1,8 +1,9 @@
 #include "caffe/bayes/posterior.hpp"
 
+#include <algorithm>
 #include <vector>
 
-#include "caffe/bayes/formulas.hpp"
+#include "caffe/bayes/gpu.hpp"
 #include "caffe/engine/machine.hpp"
 #include "caffe/engine/team.hpp"
 #include "caffe/util/math_functions.hpp"
@@ -12,52 +13,7 @@ namespace bayes {
 
 namespace {
 
-// The prior of weight i, in the two forms that it has; From(k) is that of
-// the weights from k on.
-template <typename Dtype>
-struct CommonPrior {
-  Dtype common_mean, common_std;
-  Dtype mean(int) const { return common_mean; }
-  Dtype std(int) const { return common_std; }
-  CommonPrior From(int) const { return *this; }
-};
-template <typename Dtype>
-struct OwnPrior {
-  const Dtype* means;
-  const Dtype* stds;
-  Dtype mean(int i) const { return means[i]; }
-  Dtype std(int i) const { return stds[i]; }
-  OwnPrior From(int first) const { return {means + first, stds + first}; }
-};
-
-// The derivatives of the loss by the mean and by tau of weight i, given those
-// by the weights that were drawn, or by the weights' variances.
-template <typename Dtype>
-struct SampleLoss {
-  const Dtype* w_diff;
-  const Dtype* epsilon;
-  Dtype by_mean(int i, Dtype, Dtype tau) const {
-    return MeanGradient(w_diff[i], tau, epsilon[i]);
-  }
-  Dtype by_tau(int i, Dtype m, Dtype) const {
-    return TauGradient(w_diff[i], m, epsilon[i]);
-  }
-  SampleLoss From(int first) const { return {w_diff + first, epsilon + first}; }
-};
-template <typename Dtype>
-struct VarianceLoss {
-  const Dtype* variance_diff;
-  Dtype by_mean(int i, Dtype m, Dtype tau) const {
-    return VarianceMeanGradient(variance_diff[i], m, tau);
-  }
-  Dtype by_tau(int i, Dtype m, Dtype tau) const {
-    return VarianceTauGradient(variance_diff[i], m, tau);
-  }
-  VarianceLoss From(int first) const { return {variance_diff + first}; }
-};
-
-// What delta's gradient is made of: sums over weights of the derivative of the
-// loss by tau, and of (m / prior std)^2.
+// The sums of AddGradients.
 struct TauSums {
   double by_tau, sum_sq;
 };
@@ -111,15 +67,24 @@ void Posterior<Dtype>::SetPrior(const shared_ptr<Blob<Dtype> >& mean,
 
 template <typename Dtype>
 Dtype Posterior<Dtype>::Tau() {
+  return Softplus(std::max(delta_min_, delta_->cpu_data()[0]));
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::RaiseDelta() {
   if (delta_->cpu_data()[0] < delta_min_) {
     delta_->mutable_cpu_data()[0] = delta_min_;
   }
-  return Softplus(delta_->cpu_data()[0]);
 }
 
 template <typename Dtype>
 void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
-                              Blob<Dtype>* w) {
+                              Blob<Dtype>* w, const KLTerm<Dtype>& kl) {
+  RETURN_IF_GPU(WriteOnGpu(
+      gpu::WriteSample<Dtype>{key, draw, epsilon_->mutable_gpu_data(),
+                              w->mutable_gpu_data()},
+      kl));
+  RaiseDelta();
   const int count = m_->count();
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
@@ -130,17 +95,26 @@ void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
     FillNormal(key, draw, first, n, epsilon + first);
     loop(n, tau, m + first, epsilon + first, sample + first);
   });
+  AddKL(kl);
 }
 
 template <typename Dtype>
-void Posterior<Dtype>::Mean(Blob<Dtype>* w) {
-  Tau();
+void Posterior<Dtype>::Mean(Blob<Dtype>* w, const KLTerm<Dtype>& kl) {
+  RETURN_IF_GPU(WriteOnGpu(gpu::WriteMean<Dtype>{epsilon_->mutable_gpu_data(),
+                                                 w->mutable_gpu_data()},
+                           kl));
+  RaiseDelta();
   caffe_set(m_->count(), Dtype(0), epsilon_->mutable_cpu_data());
   caffe_copy(m_->count(), m_->cpu_data(), w->mutable_cpu_data());
+  AddKL(kl);
 }
 
 template <typename Dtype>
-void Posterior<Dtype>::Variance(Blob<Dtype>* variance) {
+void Posterior<Dtype>::Variance(Blob<Dtype>* variance,
+                                const KLTerm<Dtype>& kl) {
+  RETURN_IF_GPU(
+      WriteOnGpu(gpu::WriteVariance<Dtype>{variance->mutable_gpu_data()}, kl));
+  RaiseDelta();
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
   Dtype* out = variance->mutable_cpu_data();
@@ -148,38 +122,54 @@ void Posterior<Dtype>::Variance(Blob<Dtype>* variance) {
   engine::ParallelPortions(m_->count(), [&](int, int first, int n) {
     loop(n, tau, m + first, out + first);
   });
+  AddKL(kl);
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::AddKL(const KLTerm<Dtype>& kl) {
+  if (!kl) return;
+  RETURN_IF_GPU(WriteOnGpu(gpu::WriteNothing(), kl));
+  kl.sum->mutable_cpu_data()[0] += kl.scale * KL();
 }
 
 template <typename Dtype>
 template <typename Function>
 void Posterior<Dtype>::WithPrior(Function function) const {
-  if (prior_means_) {
+  if (!prior_means_) {
+    function(CommonPrior<Dtype>{prior_mean_, prior_std_});
+  } else if (Caffe::mode() == Caffe::GPU) {
+    function(
+        OwnPrior<Dtype>{prior_means_->gpu_data(), prior_stds_->gpu_data()});
+  } else {
     function(
         OwnPrior<Dtype>{prior_means_->cpu_data(), prior_stds_->cpu_data()});
-  } else {
-    function(CommonPrior<Dtype>{prior_mean_, prior_std_});
   }
 }
 
 template <typename Dtype>
-void Posterior<Dtype>::Backward(const Blob<Dtype>& w, Dtype kl_scale,
-                                bool learn_m, bool learn_delta) {
-  BackwardFrom(SampleLoss<Dtype>{w.cpu_diff(), epsilon_->cpu_data()}, kl_scale,
-               learn_m, learn_delta);
+void Posterior<Dtype>::Backward(Blob<Dtype>* w, Dtype kl_scale, bool learn_m,
+                                bool learn_delta) {
+  RETURN_IF_GPU(BackwardOnGpu(
+      SampleLoss<Dtype>{w->mutable_gpu_diff(), epsilon_->gpu_data()}, kl_scale,
+      learn_m, learn_delta));
+  BackwardFrom(SampleLoss<Dtype>{w->mutable_cpu_diff(), epsilon_->cpu_data()},
+               kl_scale, learn_m, learn_delta);
 }
 
 template <typename Dtype>
-void Posterior<Dtype>::BackwardVariance(const Blob<Dtype>& variance,
-                                        Dtype kl_scale, bool learn_m,
-                                        bool learn_delta) {
-  BackwardFrom(VarianceLoss<Dtype>{variance.cpu_diff()}, kl_scale, learn_m,
-               learn_delta);
+void Posterior<Dtype>::BackwardVariance(Blob<Dtype>* variance, Dtype kl_scale,
+                                        bool learn_m, bool learn_delta) {
+  RETURN_IF_GPU(BackwardOnGpu(VarianceLoss<Dtype>{variance->mutable_gpu_diff()},
+                              kl_scale, learn_m, learn_delta));
+  BackwardFrom(VarianceLoss<Dtype>{variance->mutable_cpu_diff()}, kl_scale,
+               learn_m, learn_delta);
 }
 
 template <typename Dtype>
 template <typename Loss>
 void Posterior<Dtype>::BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m,
                                     bool learn_delta) {
+  RaiseDelta();
   const int count = m_->count();
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
@@ -208,19 +198,19 @@ void Posterior<Dtype>::BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m,
       total.by_tau += sum.by_tau;
       total.sum_sq += sum.sum_sq;
     }
-    const Dtype delta = delta_->cpu_data()[0];
-    Dtype gradient = SoftplusSlope(delta) * static_cast<Dtype>(total.by_tau);
-    if (kl_scale != 0) {
-      gradient +=
-          kl_scale *
-          DeltaKLGradient(delta, tau, static_cast<Dtype>(total.sum_sq), count);
-    }
-    delta_->mutable_cpu_diff()[0] += gradient;
+    delta_->mutable_cpu_diff()[0] += DeltaGradient(
+        delta_->cpu_data()[0], tau, kl_scale, static_cast<Dtype>(total.by_tau),
+        static_cast<Dtype>(total.sum_sq), count);
   }
 }
 
 template <typename Dtype>
 Dtype Posterior<Dtype>::KL() {
+  if (Caffe::mode() == Caffe::GPU) {
+    Blob<Dtype> sum((vector<int>()));
+    AddKL({1, &sum});
+    return sum.cpu_data()[0];
+  }
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
   std::vector<double> sums(engine::Portions(m_->count()));
@@ -236,10 +226,62 @@ Dtype Posterior<Dtype>::KL() {
   return static_cast<Dtype>(total);
 }
 
+#ifndef CPU_ONLY
+
+template <typename Dtype>
+gpu::Delta<Dtype> Posterior<Dtype>::GpuDelta() {
+  return {delta_->mutable_gpu_data(), delta_min_};
+}
+
+template <typename Dtype>
+double* Posterior<Dtype>::GpuSums() {
+  if (!gpu_sums_) {
+    gpu_sums_.reset(
+        new Blob<double>(vector<int>(1, gpu::NumSums(m_->count()))));
+  }
+  return gpu_sums_->mutable_gpu_data();
+}
+
+template <typename Dtype>
+template <typename Write>
+void Posterior<Dtype>::WriteOnGpu(const Write& write, const KLTerm<Dtype>& kl) {
+  const int n = m_->count();
+  const Dtype* m = m_->gpu_data();
+  if (!kl) {
+    return gpu::Forward(n, GpuDelta(), m, write, gpu::SumNothing(), nullptr);
+  }
+  WithPrior([&](auto prior) {
+    const gpu::SumKL<decltype(prior)> sum = {prior};
+    gpu::Forward(n, GpuDelta(), m, write, sum, GpuSums());
+  });
+  gpu::AddKL(n, GpuSums(), kl.scale, kl.sum->mutable_gpu_data());
+}
+
+template <typename Dtype>
+template <typename Loss>
+void Posterior<Dtype>::BackwardOnGpu(Loss loss, Dtype kl_scale, bool learn_m,
+                                     bool learn_delta) {
+  const int n = m_->count();
+  Dtype* m_diff = learn_m ? m_->mutable_gpu_diff() : nullptr;
+  WithPrior([&](auto prior) {
+    gpu::Backward(n, GpuDelta(), kl_scale, loss, prior, m_->gpu_data(), m_diff,
+                  GpuSums());
+  });
+  if (learn_delta) {
+    gpu::AddDeltaGradient(n, GpuDelta(), kl_scale, GpuSums(),
+                          delta_->mutable_gpu_diff());
+  }
+}
+
+#endif  // CPU_ONLY
+
 template <typename Dtype>
 void SampleOutput(const NoiseKey& key, uint64_t draw,
                   const Blob<Dtype>& variance, Blob<Dtype>* epsilon,
                   Blob<Dtype>* output) {
+  RETURN_IF_GPU(gpu::SampleOutput(
+      output->count(), key, draw, variance.gpu_data(),
+      epsilon->mutable_gpu_data(), output->mutable_gpu_data()));
   const Dtype* v = variance.cpu_data();
   Dtype* e = epsilon->mutable_cpu_data();
   Dtype* y = output->mutable_cpu_data();
@@ -253,6 +295,9 @@ void SampleOutput(const NoiseKey& key, uint64_t draw,
 template <typename Dtype>
 void SampleOutputBackward(const Blob<Dtype>& output, const Blob<Dtype>& epsilon,
                           Blob<Dtype>* variance) {
+  RETURN_IF_GPU(gpu::SampleOutputBackward(
+      output.count(), output.gpu_diff(), epsilon.gpu_data(),
+      variance->gpu_data(), variance->mutable_gpu_diff()));
   const Dtype* dy = output.cpu_diff();
   const Dtype* e = epsilon.cpu_data();
   const Dtype* v = variance->cpu_data();
@@ -263,6 +308,28 @@ void SampleOutputBackward(const Blob<Dtype>& output, const Blob<Dtype>& epsilon,
   });
 }
 
+template <typename Dtype>
+void Square(const Blob<Dtype>& input, Blob<Dtype>* squares) {
+  RETURN_IF_GPU(caffe_gpu_mul(input.count(), input.gpu_data(), input.gpu_data(),
+                              squares->mutable_gpu_data()));
+  const Dtype* x = input.cpu_data();
+  Dtype* y = squares->mutable_cpu_data();
+  for (int i = 0; i < input.count(); ++i) y[i] = x[i] * x[i];
+}
+
+template <typename Dtype>
+void SquareBackward(const Blob<Dtype>& squares, Blob<Dtype>* input) {
+  RETURN_IF_GPU(gpu::SquareBackward(input->count(), squares.gpu_diff(),
+                                    input->gpu_data(),
+                                    input->mutable_gpu_diff()));
+  const Dtype* x = input->cpu_data();
+  const Dtype* by_square = squares.cpu_diff();
+  Dtype* dx = input->mutable_cpu_diff();
+  for (int i = 0; i < input->count(); ++i) {
+    dx[i] += SquareGradient(by_square[i], x[i]);
+  }
+}
+
 #define INSTANTIATE(Dtype)                                               \
   template class Posterior<Dtype>;                                       \
   template void SampleOutput(const NoiseKey& key, uint64_t draw,         \
@@ -270,7 +337,9 @@ void SampleOutputBackward(const Blob<Dtype>& output, const Blob<Dtype>& epsilon,
                              Blob<Dtype>* epsilon, Blob<Dtype>* output); \
   template void SampleOutputBackward(const Blob<Dtype>& output,          \
                                      const Blob<Dtype>& epsilon,         \
-                                     Blob<Dtype>* variance)
+                                     Blob<Dtype>* variance);             \
+  template void Square(const Blob<Dtype>& input, Blob<Dtype>* squares);  \
+  template void SquareBackward(const Blob<Dtype>& squares, Blob<Dtype>* input)
 INSTANTIATE(float);
 INSTANTIATE(double);
 #undef INSTANTIATE

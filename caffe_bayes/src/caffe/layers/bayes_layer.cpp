@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "caffe/bayes/formulas.hpp"
-#include "caffe/engine/engine.hpp"
+#include "caffe/bayes/gpu.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/util/math_functions.hpp"
 
@@ -65,6 +64,13 @@ void CheckBayesParam(const LayerParameter& layer) {
   }
 }
 
+template <typename Dtype>
+void SetZero(Blob<Dtype>* blob) {
+  RETURN_IF_GPU(
+      caffe_gpu_set(blob->count(), Dtype(0), blob->mutable_gpu_data()));
+  caffe_set(blob->count(), Dtype(0), blob->mutable_cpu_data());
+}
+
 // Makes `part` a view of the images [first, first + n) of `whole`.
 template <typename Dtype>
 void ViewPart(Blob<Dtype>* whole, int first, int n, Blob<Dtype>* part) {
@@ -72,8 +78,13 @@ void ViewPart(Blob<Dtype>* whole, int first, int n, Blob<Dtype>* part) {
   shape[0] = n;
   part->Reshape(shape);
   const int offset = first * whole->count(1);
-  part->data()->set_cpu_data(whole->mutable_cpu_data() + offset);
-  part->diff()->set_cpu_data(whole->mutable_cpu_diff() + offset);
+  if (Caffe::mode() == Caffe::GPU) {
+    part->data()->set_gpu_data(whole->mutable_gpu_data() + offset);
+    part->diff()->set_gpu_data(whole->mutable_gpu_diff() + offset);
+  } else {
+    part->data()->set_cpu_data(whole->mutable_cpu_data() + offset);
+    part->diff()->set_cpu_data(whole->mutable_cpu_diff() + offset);
+  }
 }
 
 }  // namespace
@@ -237,7 +248,7 @@ void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   const vector<Draw>& named = dynamic_cast<const BayesLayer&>(original).draws_;
   for (int d = 0; d < draws_.size(); ++d) draws_[d].keys = named[d].keys;
   // Copies may share delta, and must not raise it to its floor all at once.
-  for (auto& posterior : draws_[0].posteriors) posterior.Tau();
+  for (auto& posterior : draws_[0].posteriors) posterior.RaiseDelta();
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -293,55 +304,76 @@ void BayesLayer<Base, Dtype>::ForEachPart(const Blobs& bottom, const Blobs& top,
 }
 
 template <template <typename> class Base, typename Dtype>
-void BayesLayer<Base, Dtype>::Forward_cpu(const vector<Blob<Dtype>*>& bottom,
-                                          const vector<Blob<Dtype>*>& top) {
-  const uint64_t next = TakeDraw();
-  if (!held()) index_ = next;
-  if (local_) {
-    ForwardLocal(bottom, StockTops(top));
-  } else {
-    const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
-      for (int i = 0; i < num_stock_blobs_ && !held(); ++i) {
-        if (samples_) {
-          draw->posteriors[i].Sample(draw->keys[i], index_,
-                                     draw->weights[i].get());
-        } else {
-          draw->posteriors[i].Mean(draw->weights[i].get());
-        }
-      }
-      InPlace in_place(this, draw);
-      Base<Dtype>::Forward_cpu(part, part_top);
-    };
-    ForEachPart(bottom, StockTops(top), run);
-  }
-  if (has_kl_top_) {
-    Dtype kl = 0;
-    for (int i = 0; i < num_stock_blobs_; ++i) {
-      if (kl_scales_[i] != 0) {
-        kl += kl_scales_[i] * draws_[0].posteriors[i].KL();
-      }
-    }
-    top.back()->mutable_cpu_data()[0] = kl;
-  }
+void BayesLayer<Base, Dtype>::StockForward(const Blobs& bottom,
+                                           const Blobs& top) {
+  RETURN_IF_GPU(Base<Dtype>::Forward_gpu(bottom, top));
+  Base<Dtype>::Forward_cpu(bottom, top);
 }
 
 template <template <typename> class Base, typename Dtype>
-void BayesLayer<Base, Dtype>::ForwardLocal(const Blobs& bottom,
-                                           const Blobs& top) {
-  Base<Dtype>::Forward_cpu(bottom, top);
+void BayesLayer<Base, Dtype>::StockBackward(const Blobs& top,
+                                            const vector<bool>& propagate_down,
+                                            const Blobs& bottom) {
+  RETURN_IF_GPU(Base<Dtype>::Backward_gpu(top, propagate_down, bottom));
+  Base<Dtype>::Backward_cpu(top, propagate_down, bottom);
+}
+
+template <template <typename> class Base, typename Dtype>
+vector<bayes::KLTerm<Dtype> > BayesLayer<Base, Dtype>::KLTerms(
+    const Blobs& top) const {
+  vector<bayes::KLTerm<Dtype> > terms(num_stock_blobs_);
+  if (!has_kl_top_) return terms;
+  SetZero(top.back());
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    if (kl_scales_[i] != 0) terms[i] = {kl_scales_[i], top.back()};
+  }
+  return terms;
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::ForwardOnDevice(const Blobs& bottom,
+                                              const Blobs& top) {
+  const uint64_t next = TakeDraw();
+  if (!held()) index_ = next;
+  const vector<bayes::KLTerm<Dtype> > kl = KLTerms(top);
+  if (local_) return ForwardLocal(bottom, StockTops(top), kl);
+  const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
+    for (int i = 0; i < num_stock_blobs_; ++i) {
+      bayes::Posterior<Dtype>& posterior = draw->posteriors[i];
+      Blob<Dtype>* weights = draw->weights[i].get();
+      // KL is the batch's, not each part's.
+      const bayes::KLTerm<Dtype> term =
+          draw == &draws_[0] ? kl[i] : bayes::KLTerm<Dtype>();
+      if (held()) {
+        posterior.AddKL(term);
+      } else if (samples_) {
+        posterior.Sample(draw->keys[i], index_, weights, term);
+      } else {
+        posterior.Mean(weights, term);
+      }
+    }
+    InPlace in_place(this, draw);
+    StockForward(part, part_top);
+  };
+  ForEachPart(bottom, StockTops(top), run);
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::ForwardLocal(
+    const Blobs& bottom, const Blobs& top,
+    const vector<bayes::KLTerm<Dtype> >& kl) {
+  StockForward(bottom, top);
   squares_.ReshapeLike(*bottom[0]);
   variances_.ReshapeLike(*top[0]);
   noise_.ReshapeLike(*top[0]);
-  const Dtype* x = bottom[0]->cpu_data();
-  Dtype* squares = squares_.mutable_cpu_data();
-  for (int i = 0; i < squares_.count(); ++i) squares[i] = x[i] * x[i];
+  bayes::Square(*bottom[0], &squares_);
   Draw& draw = draws_[0];
   for (int i = 0; i < num_stock_blobs_; ++i) {
-    draw.posteriors[i].Variance(draw.weights[i].get());
+    draw.posteriors[i].Variance(draw.weights[i].get(), kl[i]);
   }
   {
     InPlace in_place(this, &draw);
-    Base<Dtype>::Forward_cpu(Blobs(1, &squares_), Blobs(1, &variances_));
+    StockForward(Blobs(1, &squares_), Blobs(1, &variances_));
   }
   // Layers that share weights have outputs of their own.
   bayes::SampleOutput(Key(this->layer_param_.name(), 0), index_, variances_,
@@ -349,26 +381,21 @@ void BayesLayer<Base, Dtype>::ForwardLocal(const Blobs& bottom,
 }
 
 template <template <typename> class Base, typename Dtype>
-void BayesLayer<Base, Dtype>::Backward_cpu(const vector<Blob<Dtype>*>& top,
-                                           const vector<bool>& propagate_down,
-                                           const vector<Blob<Dtype>*>& bottom) {
+void BayesLayer<Base, Dtype>::BackwardOnDevice(
+    const Blobs& top, const vector<bool>& propagate_down, const Blobs& bottom) {
   if (local_) return BackwardLocal(StockTops(top), propagate_down, bottom);
   const int n = num_stock_blobs_;
   const vector<bool> learn = this->param_propagate_down_;
   const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
-    for (int i = 0; i < n; ++i) {
-      engine::SetZero(draw->weights[i]->count(),
-                      draw->weights[i]->mutable_cpu_diff());
-    }
     {
       InPlace in_place(this, draw);
       LearnWeights learn_weights(this);
-      Base<Dtype>::Backward_cpu(part_top, propagate_down, part);
+      StockBackward(part_top, propagate_down, part);
     }
     for (int i = 0; i < n; ++i) {
       // KL is the batch's, not each part's.
       const Dtype kl_scale = draw == &draws_[0] ? kl_scales_[i] : Dtype(0);
-      draw->posteriors[i].Backward(*draw->weights[i], kl_scale, learn[i],
+      draw->posteriors[i].Backward(draw->weights[i].get(), kl_scale, learn[i],
                                    learn[n + i]);
     }
   };
@@ -381,29 +408,19 @@ void BayesLayer<Base, Dtype>::BackwardLocal(const Blobs& top,
                                             const Blobs& bottom) {
   const int n = num_stock_blobs_;
   // By way of the outputs' means, straight into the gradient of m.
-  Base<Dtype>::Backward_cpu(top, propagate_down, bottom);
+  StockBackward(top, propagate_down, bottom);
   // By way of their variances.
   bayes::SampleOutputBackward(*top[0], noise_, &variances_);
   Draw& draw = draws_[0];
   const vector<bool> learn = this->param_propagate_down_;
-  for (int i = 0; i < n; ++i) {
-    engine::SetZero(draw.weights[i]->count(),
-                    draw.weights[i]->mutable_cpu_diff());
-  }
   {
     InPlace in_place(this, &draw);
     LearnWeights learn_weights(this);
-    Base<Dtype>::Backward_cpu(Blobs(1, &variances_), propagate_down,
-                              Blobs(1, &squares_));
+    StockBackward(Blobs(1, &variances_), propagate_down, Blobs(1, &squares_));
   }
-  if (propagate_down[0]) {
-    const Dtype* x = bottom[0]->cpu_data();
-    const Dtype* by_square = squares_.cpu_diff();
-    Dtype* dx = bottom[0]->mutable_cpu_diff();
-    for (int i = 0; i < squares_.count(); ++i) dx[i] += 2 * x[i] * by_square[i];
-  }
+  if (propagate_down[0]) bayes::SquareBackward(squares_, bottom[0]);
   for (int i = 0; i < n; ++i) {
-    draw.posteriors[i].BackwardVariance(*draw.weights[i], kl_scales_[i],
+    draw.posteriors[i].BackwardVariance(draw.weights[i].get(), kl_scales_[i],
                                         learn[i], learn[n + i]);
   }
 }

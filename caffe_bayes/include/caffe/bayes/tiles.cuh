@@ -1,0 +1,91 @@
+#ifndef CAFFE_BAYES_TILES_CUH_
+#define CAFFE_BAYES_TILES_CUH_
+
+// How a kernel goes over n numbers. They are divided into tiles; a block of
+// threads takes every gridDim.x-th tile, and each of its threads four numbers
+// of it. Threads that are neighbours take numbers that are neighbours.
+
+#include "caffe/bayes/noise.hpp"
+
+namespace caffe {
+namespace bayes {
+namespace gpu {
+
+const int kThreads = 256;
+const int kTile = 4 * kThreads;
+// More tiles than this, and a block takes several. Enough for the largest
+// devices; a fixed number, so that sums are the same on all of them.
+const int kMostBlocks = 1024;
+
+inline int Tiles(int n) { return (n - 1) / kTile + 1; }
+inline int Blocks(int n) {
+  const int tiles = n > 0 ? Tiles(n) : 1;
+  return tiles < kMostBlocks ? tiles : kMostBlocks;
+}
+
+/// Calls function(tile) for each tile of this block.
+template <typename Function>
+__device__ void ForEachTile(int n, Function function) {
+  const int tiles = n > 0 ? (n - 1) / kTile + 1 : 0;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) function(tile);
+}
+
+/// Calls function(i, offset) for each number of this thread: its index, and
+/// where it is in its tile.
+template <typename Function>
+__device__ void ForTile(int n, int tile, Function function) {
+  const int first = tile * kTile;
+  for (int k = 0; k < 4; ++k) {
+    const int offset = k * kThreads + threadIdx.x;
+    if (offset < n - first) function(first + offset, offset);
+  }
+}
+
+/// The noise of the block's tile.
+__device__ inline float* TileNoise() {
+  __shared__ float noise[kTile];
+  return noise;
+}
+
+/// Fills TileNoise. Each thread makes the four numbers of one Philox block.
+__device__ inline void FillTile(const NoiseKey& key, uint64_t draw, int tile) {
+  // All have read the tile before.
+  __syncthreads();
+  NormalBlock(key, draw, static_cast<uint64_t>(tile) * kThreads + threadIdx.x,
+              TileNoise() + 4 * threadIdx.x);
+  __syncthreads();
+}
+
+/// The sum of what the block's threads have.
+__device__ inline double BlockSum(double mine) {
+  __shared__ double sums[kThreads];
+  sums[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    __syncthreads();
+  }
+  const double sum = sums[0];
+  // All have read it before it is written again.
+  __syncthreads();
+  return sum;
+}
+
+/// *sum = the sum of what the block's threads have.
+__device__ inline void AddUp(double mine, double* sum) {
+  const double total = BlockSum(mine);
+  if (threadIdx.x == 0) *sum = total;
+}
+
+/// The sum of n numbers, by one block.
+__device__ inline double SumOver(int n, const double* numbers) {
+  double mine = 0;
+  for (int i = threadIdx.x; i < n; i += kThreads) mine += numbers[i];
+  return BlockSum(mine);
+}
+
+}  // namespace gpu
+}  // namespace bayes
+}  // namespace caffe
+
+#endif  // CAFFE_BAYES_TILES_CUH_

@@ -1,0 +1,37 @@
+#include "caffe/bayes/gpu.hpp"
+#include "caffe/bayes/tiles.cuh"
+#include "caffe/common.hpp"
+
+namespace caffe {
+namespace bayes {
+namespace gpu {
+
+namespace {
+
+// A thread makes four words and writes them to each period.
+__global__ void FillBitsKernel(NoiseKey key, uint64_t draw, int period, int n,
+                               uint32_t* out) {
+  const int blocks = (period - 1) / 4 + 1;
+  for (int block = blockIdx.x * kThreads + threadIdx.x; block < blocks;
+       block += gridDim.x * kThreads) {
+    uint32_t words[4];
+    PhiloxBlock(key, draw, block, words);
+    const int first = 4 * block;
+    for (int k = 0; k < 4 && k < period - first; ++k) {
+      for (int64_t i = first + k; i < n; i += period) out[i] = words[k];
+    }
+  }
+}
+
+}  // namespace
+
+void FillBits(const NoiseKey& key, uint64_t draw, int period, int n,
+              uint32_t* out) {
+  if (n == 0) return;
+  FillBitsKernel<<<Blocks(period), kThreads>>>(key, draw, period, n, out);
+  CUDA_POST_KERNEL_CHECK;
+}
+
+}  // namespace gpu
+}  // namespace bayes
+}  // namespace caffe
