@@ -45,15 +45,19 @@ test-cpp: build
 	@build/bayes_tests
 	@for set in avx2 plain; do BAYESCAFFE_ISA=$$set build/bayes_tests || exit 1; done
 	@BAYESCAFFE_ENGINE=caffe build/bayes_tests
+	@cmake --build build --target bayes_tests_simulated caffe_simulated_tool
+	@for order in forwards backwards; do \
+	  SIMULATED_CUDA_ORDER=$$order build/bayes_tests_simulated || exit 1; done
 
 test-python: build
 	@scripts/setup.sh --tests
 	@$(PYTHON) -m pytest -q tests/python
 	@BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q tests/python
 
-test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
-	@cmake --build build --target test.testbin
+test-upstream: build ## build and run Caffe's own test suite on the fork, on the CPU and a simulated GPU
+	@cmake --build build --target test.testbin upstream_tests_simulated
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
+	@cd build/caffe-src && ../upstream_tests_simulated --gtest_filter='*/2.*:*/3.*:*GPU*:Im2col*:Gemm*'
 
 test-gpu: cuda ## run our tests and Caffe's own on a machine with a GPU
 	@build-cuda/caffe/tools/caffe device_query

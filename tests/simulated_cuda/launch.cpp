@@ -16,6 +16,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device.hpp"
@@ -48,22 +49,36 @@ Order& order() {
   return order;
 }
 
-/// The order of `count` things: the i-th to run is (first + i * step) % count.
-struct Walk {
-  explicit Walk(uint64_t count) : count(count), first(0), step(1) {
+/// The coordinates in a grid or block, in the order asked for.
+class Walk {
+ public:
+  explicit Walk(uint3 shape)
+      : shape_(shape),
+        count_(uint64_t(shape.x) * shape.y * shape.z),
+        index_(0),
+        step_(1) {
     if (order() == Order::kBackwards) {
-      first = count - 1;
-      step = count - 1;
+      index_ = step_ = count_ - 1;
     } else if (order() == Order::kShuffled) {
       // Near the golden ratio, neighbours in time are far apart.
-      step = static_cast<uint64_t>(0.618 * count) | 1;
-      while (std::gcd(step, count) != 1) ++step;
-      first = count / 3;
+      step_ = static_cast<uint64_t>(0.618 * count_) | 1;
+      while (std::gcd(step_, count_) != 1) ++step_;
+      index_ = count_ / 3;
     }
   }
-  uint64_t at(uint64_t i) const { return (first + i * step) % count; }
+  uint64_t count() const { return count_; }
+  uint3 Next() {
+    const uint64_t row = index_ / shape_.x;
+    const uint3 coordinates = {static_cast<unsigned int>(index_ % shape_.x),
+                               static_cast<unsigned int>(row % shape_.y),
+                               static_cast<unsigned int>(row / shape_.y)};
+    index_ = (index_ + step_) % count_;
+    return coordinates;
+  }
 
-  uint64_t count, first, step;
+ private:
+  uint3 shape_;
+  uint64_t count_, index_, step_;
 };
 
 enum class State { kIdle, kRunning, kAtBarrier, kEnded };
@@ -89,13 +104,16 @@ class Walker {
   void Wait(const char* file, int line);
 
  private:
-  void RunBlock(const Walk& threads, uint3 shape);
-  void Resume(Fiber* fiber);
+  void ListThreads(uint3 shape);
+  void RunBlock();
+  void Resume(int i);
   void GoBack();
-  void CheckBarrier(const Walk& threads);
+  void CheckBarrier();
   static void Enter();
 
-  std::vector<Fiber> fibers_;
+  std::vector<uint3> threads_;  ///< of a block, in the order they run
+  Order order_of_threads_ = Order::kForwards;
+  std::vector<Fiber> fibers_;  ///< in the same order
   Fiber* running_ = nullptr;
   jmp_buf scheduler_;
   const char* name_ = nullptr;
@@ -104,12 +122,6 @@ class Walker {
 };
 
 thread_local Walker walker;
-
-uint3 Coordinates(uint64_t index, uint3 shape) {
-  return {static_cast<unsigned int>(index % shape.x),
-          static_cast<unsigned int>(index / shape.x % shape.y),
-          static_cast<unsigned int>(index / shape.x / shape.y)};
-}
 
 /// The life of a fiber: it runs one thread of a grid after another.
 void Walker::Enter() {
@@ -126,8 +138,10 @@ void Walker::GoBack() {
   if (_setjmp(fiber->here) == 0) _longjmp(scheduler_, 1);
 }
 
-/// From the scheduler to the fiber, until it goes back.
-void Walker::Resume(Fiber* fiber) {
+/// From the scheduler to the i-th thread's fiber, until it goes back.
+void Walker::Resume(int i) {
+  Fiber* fiber = &fibers_[i];
+  threadIdx = threads_[i];
   running_ = fiber;
   fiber->state = State::kRunning;
   if (_setjmp(scheduler_) == 0) {
@@ -159,59 +173,57 @@ void Walker::Wait(const char* file, int line) {
 }
 
 /// All threads must have ended, or wait at the same barrier.
-void Walker::CheckBarrier(const Walk& threads) {
-  const Fiber& first = fibers_[threads.at(0)];
-  for (uint64_t i = 1; i < threads.count; ++i) {
-    const Fiber& other = fibers_[threads.at(i)];
+void Walker::CheckBarrier() {
+  const Fiber& first = fibers_[0];
+  for (size_t i = 1; i < threads_.size(); ++i) {
+    const Fiber& other = fibers_[i];
     if (other.state == first.state &&
         (first.state == State::kEnded ||
          (other.line == first.line && strcmp(other.file, first.file) == 0))) {
       continue;
     }
-    const auto describe = [](uint64_t thread, const Fiber& fiber) {
-      return "thread " + std::to_string(thread) +
+    const auto describe = [](uint3 thread, const Fiber& fiber) {
+      return "thread " + std::to_string(thread.x) +
              (fiber.state == State::kEnded
                   ? std::string(" ended")
                   : " waits at the barrier " + std::string(fiber.file) + ":" +
                         std::to_string(fiber.line));
     };
     Die(std::string(name_) + ": in block " + std::to_string(blockIdx.x) + " " +
-        describe(threads.at(0), first) + ", but " +
-        describe(threads.at(i), other));
+        describe(threads_[0], first) + ", but " + describe(threads_[i], other));
   }
 }
 
-void Walker::RunBlock(const Walk& threads, uint3 shape) {
-  const auto resume = [&](uint64_t thread) {
-    threadIdx = Coordinates(thread, shape);
-    Resume(&fibers_[thread]);
-  };
-  resume(threads.at(0));
-  if (fibers_[threads.at(0)].state == State::kEnded) {
-    for (uint64_t i = 1; i < threads.count; ++i) {
-      threadIdx = Coordinates(threads.at(i), shape);
+void Walker::RunBlock() {
+  const size_t count = threads_.size();
+  Resume(0);
+  if (fibers_[0].state == State::kEnded) {
+    for (size_t i = 1; i < count; ++i) {
+      threadIdx = threads_[i];
       call_(context_);
     }
     return;
   }
-  for (uint64_t i = 1; i < threads.count; ++i) resume(threads.at(i));
-  CheckBarrier(threads);
-  while (fibers_[threads.at(0)].state == State::kAtBarrier) {
-    for (uint64_t i = 0; i < threads.count; ++i) resume(threads.at(i));
-    CheckBarrier(threads);
+  for (size_t i = 1; i < count; ++i) Resume(i);
+  CheckBarrier();
+  while (fibers_[0].state == State::kAtBarrier) {
+    for (size_t i = 0; i < count; ++i) Resume(i);
+    CheckBarrier();
   }
 }
 
-void Walker::Run(const char* name, dim3 grid, dim3 block,
-                 void (*call)(const void*), const void* context) {
-  name_ = name;
-  call_ = call;
-  context_ = context;
-  gridDim = {grid.x, grid.y, grid.z};
-  blockDim = {block.x, block.y, block.z};
-  const Walk threads(uint64_t(block.x) * block.y * block.z);
-  const Walk blocks(uint64_t(grid.x) * grid.y * grid.z);
-  while (fibers_.size() < threads.count) {
+/// Mostly they are those of the launch before.
+void Walker::ListThreads(uint3 shape) {
+  Walk walk(shape);
+  if (threads_.size() == walk.count() && order_of_threads_ == order() &&
+      blockDim.x == shape.x && blockDim.y == shape.y) {
+    return;
+  }
+  blockDim = shape;
+  order_of_threads_ = order();
+  threads_.clear();
+  while (threads_.size() < walk.count()) threads_.push_back(walk.Next());
+  while (fibers_.size() < threads_.size()) {
     fibers_.emplace_back();
     void* stack = mmap(nullptr, kStack, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -222,11 +234,21 @@ void Walker::Run(const char* name, dim3 grid, dim3 block,
       Die("no memory for the stacks of threads");
     }
   }
-  for (uint64_t i = 0; i < blocks.count; ++i) {
-    blockIdx = Coordinates(blocks.at(i), gridDim);
-    RunBlock(threads, blockDim);
+}
+
+void Walker::Run(const char* name, dim3 grid, dim3 block,
+                 void (*call)(const void*), const void* context) {
+  name_ = name;
+  call_ = call;
+  context_ = context;
+  gridDim = {grid.x, grid.y, grid.z};
+  ListThreads({block.x, block.y, block.z});
+  Walk blocks(gridDim);
+  for (uint64_t i = 0; i < blocks.count(); ++i) {
+    blockIdx = blocks.Next();
+    RunBlock();
   }
-  blockDim = {0, 0, 0};
+  gridDim = {0, 0, 0};
 }
 
 /// The name of a kernel in "(namespace::kernel<Dtype>)", kept for ever.
@@ -251,7 +273,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 }  // namespace
 
-void SetOrder(Order new_order) { order() = new_order; }
+Order SetOrder(Order new_order) { return std::exchange(order(), new_order); }
 
 void Barrier(const char* file, int line) { walker.Wait(file, line); }
 

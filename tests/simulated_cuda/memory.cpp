@@ -101,7 +101,7 @@ std::string Describe(uintptr_t address) {
 std::string Place() {
   if (running == nullptr) return "the host";
   std::string place = running;
-  if (blockDim.x > 0) {
+  if (gridDim.x > 0) {
     place += ", block " + std::to_string(blockIdx.x) + ", thread " +
              std::to_string(threadIdx.x);
   }
@@ -144,10 +144,10 @@ void Protect(const Allocation& allocation, int protection) {
   }
 }
 
+/// For less than a page.
 bool AllGarbage(uintptr_t from, uintptr_t to) {
-  const unsigned char* bytes = reinterpret_cast<const unsigned char*>(from);
-  return std::all_of(bytes, bytes + (to - from),
-                     [](unsigned char byte) { return byte == kGarbage; });
+  static const std::string garbage(kPage, static_cast<char>(kGarbage));
+  return memcmp(reinterpret_cast<void*>(from), garbage.data(), to - from) == 0;
 }
 
 /// What protection of whole pages does not see.
@@ -395,6 +395,9 @@ cudaError_t cudaMalloc(void** pointer, size_t size) {
   made.start = made.first_page + pages - aligned;
   if (pages + kPage > kArenaSize - arena_used) return cudaErrorMemoryAllocation;
   arena_used += pages + kPage;
+  // An area with a property of its own is not merged with its neighbours each
+  // time it is closed: opening and closing it then takes half the time.
+  madvise(reinterpret_cast<void*>(made.first_page), pages, MADV_NOHUGEPAGE);
   Protect(made, PROT_READ | PROT_WRITE);
   memset(reinterpret_cast<void*>(made.first_page), kGarbage, pages);
   Protect(made, PROT_NONE);

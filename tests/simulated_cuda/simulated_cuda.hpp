@@ -29,9 +29,9 @@
 namespace simulated_cuda {
 
 /// Which blocks of a grid, and threads of a block, run first. CUDA promises
-/// nothing about it, so no result may depend on it.
+/// nothing about it, so no result may depend on it. Returns the one before.
 enum class Order { kForwards, kBackwards, kShuffled };
-void SetOrder(Order order);
+Order SetOrder(Order order);
 
 /// How often something was done, and to how many bytes.
 struct Traffic {

@@ -56,9 +56,12 @@ class DeviceVector {
 class SimulatedCudaTest : public ::testing::Test {
  protected:
   ~SimulatedCudaTest() override {
-    SetOrder(Order::kForwards);
+    SetOrder(order_);
     cudaSetDevice(0);
   }
+
+ private:
+  const Order order_ = SetOrder(Order::kForwards);
 };
 typedef SimulatedCudaTest SimulatedCudaDeathTest;
 
