@@ -70,6 +70,7 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
         "models/lenet/README.md",
         "BENCHMARKS.md",
         "docker/README.md",
+        "docs/gpu.md",
     ],
 )
 def test_links_and_pictures_are_there(page):
