@@ -30,8 +30,11 @@ __thread uint3 gridDim;
 namespace simulated_cuda {
 namespace {
 
-const size_t kStack = 128 << 10;
 const size_t kPage = 4096;
+// An odd number of pages, and below a different start for each: else the stacks
+// would compete for the same few places of the processor's caches.
+const size_t kStack = 33 * kPage;
+const size_t kStagger = 192;
 
 Order OrderOfEnvironment() {
   const char* setting = getenv("SIMULATED_CUDA_ORDER");
@@ -151,7 +154,7 @@ void Walker::Resume(int i) {
     getcontext(&entry);
     // The lowest page stays closed: a stack that grows too far ends there.
     entry.uc_stack.ss_sp = fiber->stack + kPage;
-    entry.uc_stack.ss_size = kStack - kPage;
+    entry.uc_stack.ss_size = kStack - kPage - i * kStagger % kPage;
     entry.uc_link = nullptr;
     makecontext(&entry, &Walker::Enter, 0);
     setcontext(&entry);

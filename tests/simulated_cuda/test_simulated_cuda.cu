@@ -286,7 +286,11 @@ TEST_F(SimulatedCudaDeathTest, KernelUsesWhatItMayNot) {
   ASSERT_EQ(cudaSuccess, cudaFree(freed));
   EXPECT_DEATH((Write<<<1, 1>>>(freed, 0, 1)), "memory that was freed");
   EXPECT_DEATH((CopyOne<<<1, 1>>>(Pointers{x.data(), freed})),
-               "CopyOne: argument 1 is .* memory that was freed");
+               "CopyOne, block 0, thread 0 used address .*, which is device "
+               "memory that was freed");
+  EXPECT_DEATH((CopyOne<<<1, 1>>>(Pointers{x.data(), &on_host})),
+               "CopyOne: argument 1 has 0x.* in it, which is memory of the "
+               "host");
   ASSERT_EQ(cudaSuccess, cudaSetDevice(1));
   EXPECT_DEATH((Write<<<1, 1>>>(x.data(), 0, 1)),
                "Write: argument 1 is memory of device 0, but the current one "
