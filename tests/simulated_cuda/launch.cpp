@@ -4,8 +4,6 @@
 // ends without having met a barrier, the others are plain calls, one after
 // another. If it stops at a barrier, each of the others gets a fiber too, and
 // when all have come to the barrier they go on, again one after another.
-#undef _FORTIFY_SOURCE  // its longjmp does not know of other stacks
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -86,11 +84,29 @@ class Walk {
 
 enum class State { kIdle, kRunning, kAtBarrier, kEnded };
 
+// By the compiler's own setjmp, which saves no more than it must; the library's
+// takes several times as long. It wants to be alone in its function.
+typedef void* JumpBuffer[5];
+
+[[noreturn]] __attribute__((noinline)) void Jump(JumpBuffer to) {
+  __builtin_longjmp(to, 1);
+}
+
+/// Go on at `to`; a jump to `from` comes back.
+__attribute__((noinline)) void Switch(JumpBuffer from, JumpBuffer to) {
+  if (__builtin_setjmp(from) == 0) Jump(to);
+}
+
+/// Go to the start of a fiber; a jump to `from` comes back.
+__attribute__((noinline)) void Start(JumpBuffer from, const ucontext_t* entry) {
+  if (__builtin_setjmp(from) == 0) setcontext(entry);
+}
+
 struct Fiber {
   State state = State::kIdle;
   bool started = false;
   char* stack = nullptr;
-  jmp_buf here;
+  JumpBuffer here;
   const char* file = nullptr;  ///< of the barrier
   int line = 0;
 };
@@ -118,7 +134,7 @@ class Walker {
   Order order_of_threads_ = Order::kForwards;
   std::vector<Fiber> fibers_;  ///< in the same order
   Fiber* running_ = nullptr;
-  jmp_buf scheduler_;
+  JumpBuffer scheduler_;
   const char* name_ = nullptr;
   void (*call_)(const void*) = nullptr;
   const void* context_ = nullptr;
@@ -136,10 +152,7 @@ void Walker::Enter() {
 }
 
 /// From the fiber to the scheduler.
-void Walker::GoBack() {
-  Fiber* fiber = running_;
-  if (_setjmp(fiber->here) == 0) _longjmp(scheduler_, 1);
-}
+void Walker::GoBack() { Switch(running_->here, scheduler_); }
 
 /// From the scheduler to the i-th thread's fiber, until it goes back.
 void Walker::Resume(int i) {
@@ -147,8 +160,9 @@ void Walker::Resume(int i) {
   threadIdx = threads_[i];
   running_ = fiber;
   fiber->state = State::kRunning;
-  if (_setjmp(scheduler_) == 0) {
-    if (fiber->started) _longjmp(fiber->here, 1);
+  if (fiber->started) {
+    Switch(scheduler_, fiber->here);
+  } else {
     fiber->started = true;
     ucontext_t entry;
     getcontext(&entry);
@@ -157,7 +171,7 @@ void Walker::Resume(int i) {
     entry.uc_stack.ss_size = kStack - kPage - i * kStagger % kPage;
     entry.uc_link = nullptr;
     makecontext(&entry, &Walker::Enter, 0);
-    setcontext(&entry);
+    Start(scheduler_, &entry);
   }
   running_ = nullptr;
 }
@@ -182,7 +196,8 @@ void Walker::CheckBarrier() {
     const Fiber& other = fibers_[i];
     if (other.state == first.state &&
         (first.state == State::kEnded ||
-         (other.line == first.line && strcmp(other.file, first.file) == 0))) {
+         (other.line == first.line &&
+          (other.file == first.file || strcmp(other.file, first.file) == 0)))) {
       continue;
     }
     const auto describe = [](uint3 thread, const Fiber& fiber) {
