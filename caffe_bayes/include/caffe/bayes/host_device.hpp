@@ -4,7 +4,9 @@
 // A formula marked BAYES_HD is written once and called by the CPU's loops and
 // by the kernels alike.
 
-#include <cmath>
+// Not <cmath>: without std:: it has only exp(double) and the like on the host,
+// and on the device, or behind CUDA's headers, exp(float) too.
+#include <math.h>
 
 #ifdef __CUDACC__
 #define BAYES_HD __host__ __device__ inline
