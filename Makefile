@@ -62,7 +62,7 @@ test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
 
 # Without the gradients of recurrent layers over two steps and of convolutions as if in many dimensions, which take
 # as long as all the rest.
-test-upstream-gpu: build ## the same for the GPU, on a simulated one (a quarter of an hour)
+test-upstream-gpu: build ## the same for the GPU, on a simulated one
 	@cmake --build build --target upstream_tests_simulated
 	@cd build/caffe-src && ../upstream_tests_simulated \
 	  --gtest_filter='*/2.*:*/3.*:*GPU*:Im2col*:Gemm*-*BufferSize2*:*GradientForceND*'

@@ -253,6 +253,14 @@ TYPED_TEST(PosteriorTest, TauStopsAtItsFloorAndCanRiseAgain) {
   EXPECT_NEAR(Softplus(-1.), this->posterior_->Tau(), 1e-6);
 }
 
+// A training that went wrong shows it.
+TYPED_TEST(PosteriorTest, TauOfNaNIsNaN) {
+  this->delta_->mutable_cpu_data()[0] = NAN;
+  EXPECT_TRUE(std::isnan(this->posterior_->Tau()));
+  this->posterior_->Sample(this->key_, 0, this->w_.get());
+  EXPECT_TRUE(std::isnan(this->w_->cpu_data()[0]));
+}
+
 TYPED_TEST(PosteriorTest, TauFarBelowAnyFloorIsFinite) {
   typedef typename TypeParam::Dtype Dtype;
   this->Make({0.5, -2}, 0.4, 1e-30);

@@ -25,6 +25,12 @@ BAYES_HD Dtype Softplus(Dtype delta) {
   return (delta > 0 ? delta : Dtype(0)) + log1p(exp(-fabs(delta)));
 }
 
+/// delta, or its floor where it is below that. What is NaN stays NaN.
+template <typename Dtype>
+BAYES_HD Dtype RaisedDelta(Dtype delta, Dtype floor) {
+  return delta < floor ? floor : delta;
+}
+
 /// The delta whose softplus is tau > 0.
 template <typename Dtype>
 BAYES_HD Dtype SoftplusInverse(Dtype tau) {

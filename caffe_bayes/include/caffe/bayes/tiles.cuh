@@ -5,6 +5,8 @@
 // threads takes every gridDim.x-th tile, and each of its threads four numbers
 // of it. Threads that are neighbours take numbers that are neighbours.
 
+#include <algorithm>
+
 #include "caffe/bayes/noise.hpp"
 
 namespace caffe {
@@ -17,17 +19,17 @@ const int kTile = 4 * kThreads;
 // devices; a fixed number, so that sums are the same on all of them.
 const int kMostBlocks = 1024;
 
-inline int Tiles(int n) { return (n - 1) / kTile + 1; }
+BAYES_HD int Tiles(int n) { return n > 0 ? (n - 1) / kTile + 1 : 0; }
+/// How many blocks to launch; one does nothing where there are no numbers.
 inline int Blocks(int n) {
-  const int tiles = n > 0 ? Tiles(n) : 1;
-  return tiles < kMostBlocks ? tiles : kMostBlocks;
+  return std::min(std::max(Tiles(n), 1), kMostBlocks);
 }
 
 /// Calls function(tile) for each tile of this block.
 template <typename Function>
 __device__ void ForEachTile(int n, Function function) {
-  const int tiles = n > 0 ? (n - 1) / kTile + 1 : 0;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) function(tile);
+  for (int tile = blockIdx.x; tile < Tiles(n); tile += gridDim.x)
+    function(tile);
 }
 
 /// Calls function(i, offset) for each number of this thread: its index, and

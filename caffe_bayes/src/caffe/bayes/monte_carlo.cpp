@@ -379,10 +379,10 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   if (Caffe::mode() == Caffe::GPU) {
     // Images stay on the GPU, where drawing weights anew takes less time than
     // bringing images there again.
+    const bool reload = OverwritesEntries();
     for (int p = 0; p < portions; ++p) {
       for (int draw = 0; draw < draws.size() && !stop; ++draw) {
-        run(workers_[0].get(), draw, p, draw == 0 || OverwritesEntries(),
-            false);
+        run(workers_[0].get(), draw, p, draw == 0 || reload, false);
       }
     }
     return !stop;

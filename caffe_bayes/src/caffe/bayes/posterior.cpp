@@ -1,6 +1,5 @@
 #include "caffe/bayes/posterior.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include "caffe/bayes/gpu.hpp"
@@ -67,7 +66,7 @@ void Posterior<Dtype>::SetPrior(const shared_ptr<Blob<Dtype> >& mean,
 
 template <typename Dtype>
 Dtype Posterior<Dtype>::Tau() {
-  return Softplus(std::max(delta_min_, delta_->cpu_data()[0]));
+  return Softplus(RaisedDelta(delta_->cpu_data()[0], delta_min_));
 }
 
 template <typename Dtype>

@@ -10,8 +10,7 @@ namespace {
 
 template <typename Dtype>
 __device__ Dtype Raised(const Delta<Dtype>& delta) {
-  const Dtype value = *delta.value;
-  return value < delta.floor ? delta.floor : value;
+  return RaisedDelta(*delta.value, delta.floor);
 }
 
 // How a kernel writes weight i, whose noise is at `offset` within its tile.
