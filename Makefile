@@ -30,7 +30,7 @@ demo: build ## train a Bayesian LeNet on MNIST, and report how sure it is of wha
 	@scripts/demo.sh
 
 reproduce: build ## repeat all experiments of the paper, and write RESULTS.md (an hour of two cores)
-	@.venv/bin/bayescaffe reproduce
+	@$(PYTHON) models/lenet/reproduce.py
 
 test: build lint test-cpp test-python ## run all tests of ours
 

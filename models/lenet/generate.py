@@ -45,7 +45,7 @@ KINDS = {
 }
 NETS = {
     f"{family}-{kind}": LeNet(bayes=family == "bayes", **options)
-    for family in ("freq", "bayes")
+    for family in ("stock", "bayes")
     for kind, options in KINDS.items()
 }
 

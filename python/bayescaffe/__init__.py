@@ -1,41 +1,66 @@
-"""Driver of Bayesian Caffe: what comes before and after `caffe train`, as library and command.
+"""Bayesian Caffe's Python package: everything before and after `caffe train`.
 
-The functions behind the commands are here, such as `bayescaffe.load_draws(…)`; their modules are
-imported when they are first used.
+Its rooms, in the order of the data's way; a room imports only from those before it:
+
+    common      errors, files, pycaffe
+    data        pictures and arrays -> LMDBs and images
+    net         prototxt and caffemodel -> Model, posterior
+    training    solver prototxt -> caffemodel, log, curve
+    stats       draws -> intervals, metrics, analysis
+    infer       Model and images -> draws, predictions
+    reporting   draws and analysis -> figures, page
+    cli         the command `bayescaffe`
+
+Each command is a function or a module of this package: `bayescaffe.sample(...)`,
+`bayescaffe.data.prepare(...)`. Modules are imported when they are first used.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from bayescaffe import data, stats
+    from bayescaffe.common.errors import BayesCaffeError
+    from bayescaffe.data.images import open_images
+    from bayescaffe.infer.prediction import Prediction, Rule, predict, predict_with
+    from bayescaffe.infer.sampling import sample
+    from bayescaffe.net.model import Model
+    from bayescaffe.net.posterior import LayerPosterior, inspect
+    from bayescaffe.net.reducing import reduce_net
+    from bayescaffe.reporting import plots
+    from bayescaffe.reporting.page import report
+    from bayescaffe.stats.analysis import Analysis, analyze
+    from bayescaffe.stats.draws import Draws, load_draws, save_draws
+    from bayescaffe.training.log import read_curve
+    from bayescaffe.training.train import train
 
-_MODULES = {
-    "Analysis": "analysis",
-    "Draws": "draws",
-    "LayerPosterior": "posterior",
-    "Model": "nets",
-    "Prediction": "prediction",
-    "Rule": "prediction",
-    "analyze": "analysis",
-    "inspect": "posterior",
-    "load_draws": "draws",
-    "open_images": "images",
-    "predict": "prediction",
-    "predict_with": "prediction",
-    "read_curve": "training",
-    "reduce_net": "reducing",
-    "reproduce": "reproduction",
-    "sample": "sampling",
-    "save_draws": "draws",
-    "train": "training",
-    "write_report": "report",
+__version__ = "0.2.0"
+
+_MEMBERS = {
+    "common.errors": ["BayesCaffeError"],
+    "data.images": ["open_images"],
+    "infer.prediction": ["Prediction", "Rule", "predict", "predict_with"],
+    "infer.sampling": ["sample"],
+    "net.model": ["Model"],
+    "net.posterior": ["LayerPosterior", "inspect"],
+    "net.reducing": ["reduce_net"],
+    "reporting.page": ["report"],
+    "stats.analysis": ["Analysis", "analyze"],
+    "stats.draws": ["Draws", "load_draws", "save_draws"],
+    "training.log": ["read_curve"],
+    "training.train": ["train"],
 }
-__all__ = ["__version__", *_MODULES]
+_HOMES = {name: module for module, names in _MEMBERS.items() for name in names}
+_MODULES = {"data": "data", "plots": "reporting.plots", "stats": "stats"}
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str):
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

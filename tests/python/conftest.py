@@ -34,7 +34,7 @@ def write_digits(directory: Path, train: int, test: int, size: int, classes: int
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
     """A directory with train_lmdb (330 images) and test_lmdb (100 images): 1x12x12, 4 classes."""
-    from bayescaffe.data import prepare_idx
+    from bayescaffe.data.datasets import prepare_idx
 
     folder = tmp_path_factory.mktemp("digits")
     write_digits(folder / "idx", train=330, test=100, size=12, classes=4)

@@ -9,11 +9,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from bayescaffe import analysis, cli, metrics
-from bayescaffe.analysis import analyze
-from bayescaffe.draws import Draws, load_draws, save_draws
-from bayescaffe.errors import BayesCaffeError
-from bayescaffe.intervals import KINDS, certain
+from bayescaffe import cli
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.stats import analysis, metrics
+from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.draws import Draws, load_draws, save_draws
+from bayescaffe.stats.intervals import KINDS, certain
 from scipy import stats
 from sklearn import metrics as sk
 

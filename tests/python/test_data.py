@@ -17,8 +17,11 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from bayescaffe import cli, data, lmdb_write, scratch, sources
-from bayescaffe.errors import BayesCaffeError
+from bayescaffe import cli
+from bayescaffe.common import files as scratch
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data import datasets as data
+from bayescaffe.data import lmdb_write, sources
 
 TRAIN, TEST = 53, 21
 FILES = {

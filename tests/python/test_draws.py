@@ -6,9 +6,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from bayescaffe.draws import load_draws, save_draws
-from bayescaffe.errors import BayesCaffeError
-from bayescaffe.npz import NpzFile, write_npz
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.npz import NpzFile, write_npz
+from bayescaffe.stats.draws import load_draws, save_draws
 
 RANDOM = np.random.default_rng(0)
 PROBABILITIES = RANDOM.dirichlet(np.ones(3), (4, 5)).astype(np.float32)

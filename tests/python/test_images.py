@@ -5,13 +5,13 @@ import io
 import lmdb
 import numpy as np
 import pytest
-from bayescaffe.data import prepare_idx
-from bayescaffe.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data.datasets import prepare_idx
 from conftest import write_digits
 from PIL import Image
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe.images import (  # noqa: E402
+from bayescaffe.data.images import (  # noqa: E402
     ArrayImages,
     ImageFiles,
     LmdbImages,

@@ -10,7 +10,7 @@ from conftest import make_net, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.cli import main  # noqa: E402
-from bayescaffe.posterior import inspect  # noqa: E402
+from bayescaffe.net.posterior import inspect  # noqa: E402
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from bayescaffe import intervals
-from bayescaffe.errors import BayesCaffeError
-from bayescaffe.intervals import certain, equal_tailed, highest_density
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.stats import intervals
+from bayescaffe.stats.intervals import certain, equal_tailed, highest_density
 from scipy import stats
 
 LEVELS = (0.1, 0.5, 0.57, 0.9, 0.95, 0.99)

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from bayescaffe import metrics
-from bayescaffe.analysis import analyze
-from bayescaffe.draws import Draws
+from bayescaffe.stats import metrics
+from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.draws import Draws
 from conftest import REPO
 from scipy import stats
 from sklearn import metrics as sk

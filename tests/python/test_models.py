@@ -12,7 +12,7 @@ import pytest
 from conftest import REPO, caffe, write_digits
 
 LENET = REPO / "models/lenet"
-NAMES = [f"{family}-{kind}" for family in ("freq", "bayes") for kind in
+NAMES = [f"{family}-{kind}" for family in ("stock", "bayes") for kind in
          ("plain", "dropout", "exchanged", "reduced")]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_options_are_the_papers(name):
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """A directory with the models and a small set in MNIST's place."""
-    from bayescaffe.data import prepare_idx
+    from bayescaffe.data.datasets import prepare_idx
 
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(LENET, folder / "models/lenet", ignore=shutil.ignore_patterns("*.caffemodel"))

@@ -9,10 +9,10 @@ import pytest
 from conftest import save_weights, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.images import LmdbImages  # noqa: E402
-from bayescaffe.inference import inference_net  # noqa: E402
-from bayescaffe.nets import Model  # noqa: E402
+from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
+from bayescaffe.data.images import LmdbImages  # noqa: E402
+from bayescaffe.net.inference_net import inference_net  # noqa: E402
+from bayescaffe.net.model import Model  # noqa: E402
 from caffe.proto import caffe_pb2  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 

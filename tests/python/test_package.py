@@ -1,5 +1,8 @@
 """What `import bayescaffe` offers."""
 
+import ast
+import inspect
+
 import bayescaffe
 import pytest
 from conftest import python
@@ -11,6 +14,13 @@ def test_every_name_it_lists_is_there():
     assert set(bayescaffe.__all__) == set(dir(bayescaffe))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         bayescaffe.nonsense  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(inspect.getsource(bayescaffe))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name for line in block.body for alias in line.names}
+    assert seen | {"__version__"} == set(bayescaffe.__all__)
 
 
 def test_importing_it_imports_nothing_heavy():

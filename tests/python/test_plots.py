@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import matplotlib
 import numpy as np
 import pytest
-from bayescaffe import plots
+from bayescaffe.reporting import plots
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 

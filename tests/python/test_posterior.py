@@ -8,8 +8,8 @@ from conftest import make_net, small_net
 from scipy import stats
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.posterior import (  # noqa: E402
+from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
+from bayescaffe.net.posterior import (  # noqa: E402
     inspect,
     kl_divergence,
     softplus,

@@ -12,11 +12,12 @@ from conftest import PLAIN_ENVIRONMENT, save_weights, small_net
 from PIL import Image
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe import cli, prediction  # noqa: E402
-from bayescaffe.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.images import LmdbImages  # noqa: E402
-from bayescaffe.nets import Model  # noqa: E402
-from bayescaffe.prediction import Rule, predict, predict_with  # noqa: E402
+from bayescaffe import cli  # noqa: E402
+from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
+from bayescaffe.data.images import LmdbImages  # noqa: E402
+from bayescaffe.infer import prediction  # noqa: E402
+from bayescaffe.infer.prediction import Rule, predict, predict_with  # noqa: E402
+from bayescaffe.net.model import Model  # noqa: E402
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 

@@ -5,11 +5,11 @@ import pytest
 from conftest import REPO, make_net, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.inference import TEST, TRAIN, layers_of_phase  # noqa: E402
-from bayescaffe.nets import parse_message, read_weights  # noqa: E402
-from bayescaffe.posterior import LayerPosterior  # noqa: E402
-from bayescaffe.reducing import (  # noqa: E402
+from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
+from bayescaffe.net.inference_net import TEST, TRAIN, layers_of_phase  # noqa: E402
+from bayescaffe.net.messages import parse_message, read_weights  # noqa: E402
+from bayescaffe.net.posterior import LayerPosterior  # noqa: E402
+from bayescaffe.net.reducing import (  # noqa: E402
     advice,
     count_parameters,
     output_layers,

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from bayescaffe import cli
-from bayescaffe.analysis import analyze
-from bayescaffe.draws import Draws, load_draws, save_draws
-from bayescaffe.errors import BayesCaffeError
-from bayescaffe.report import GALLERY, write_report
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.reporting.page import GALLERY, report
+from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.draws import Draws, load_draws, save_draws
 from conftest import REPO
 
 NAMES = ["cat", "<b>dog</b>", "</script><i>x", 'the "owl"', "a sulphur-crested cockatoo & hen"]
@@ -62,7 +62,7 @@ def full(draws, tmp_path_factory):
     """A report with every part, and the analysis that it is of."""
     ood = make_draws(images=80, strength=0.3, seed=3)
     analysis = analyze(draws, ood=ood)
-    path = write_report(
+    path = report(
         tmp_path_factory.mktemp("report") / "report.html",
         draws,
         analysis,
@@ -164,7 +164,7 @@ def test_file_names_no_other_file_and_no_host(full):
 def test_same_input_gives_the_same_bytes(draws, tmp_path):
     analysis = analyze(draws)
     for name in ("a", "b"):
-        write_report(tmp_path / name, draws, analysis, images=pictures, curves={"x": CURVE})
+        report(tmp_path / name, draws, analysis, images=pictures, curves={"x": CURVE})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -187,7 +187,7 @@ def test_colours_are_turned_from_blue_green_red(draws, tmp_path):
     def blue(indices):
         return np.stack([np.full((3, 80, 80), [[[200]], [[10]], [[30]]], np.uint8)] * len(indices))
 
-    text = write_report(tmp_path / "r.html", draws, analyze(draws), images=blue).read_text()
+    text = report(tmp_path / "r.html", draws, analyze(draws), images=blue).read_text()
     encoded = re.search(r"data:image/jpeg;base64,([^\"]+)", text)[1]
     pixel = Image.open(io.BytesIO(base64.b64decode(encoded))).getpixel((40, 40))
     assert np.allclose(pixel, (30, 10, 200), atol=6)
@@ -198,7 +198,7 @@ def test_gallery_is_bounded_and_says_so(tmp_path):
     analysis = analyze(draws)
     wrong = analysis.table["wrong_uncertain"]
     assert wrong > GALLERY
-    path = write_report(
+    path = report(
         tmp_path / "r.html", draws, analysis, images=lambda i: np.zeros((len(i), 1, 28, 28), "u1")
     )
     text = path.read_text()
@@ -217,7 +217,7 @@ def test_missing_parts_are_left_out(part, tmp_path):
         "everything": lambda: Draws(make_draws(images=1, passes=1).probabilities, None, {}),
     }[part]()
     analysis = analyze(draws)
-    text = words(write_report(tmp_path / "r.html", draws, analysis).read_text())
+    text = words(report(tmp_path / "r.html", draws, analysis).read_text())
     has_intervals = part in ("labels", "mistakes")
     assert ("aleatoric" in text) == ("What the passes say" in text) == has_intervals
     assert ("How often it is wrong" in text) == (part not in ("labels", "everything"))
@@ -231,7 +231,7 @@ def test_input_that_does_not_fit_is_refused(draws, tmp_path):
 
     def refuse(message, **options):
         with pytest.raises(BayesCaffeError, match=message):
-            write_report(tmp_path / "r.html", draws, analysis, **options)
+            report(tmp_path / "r.html", draws, analysis, **options)
 
     refuse("2 class names, expected 5", class_names=["a", "b"])
     refuse("baseline other: 30 images", baselines={"other": analyze(make_draws(images=30))})
@@ -242,9 +242,9 @@ def test_input_that_does_not_fit_is_refused(draws, tmp_path):
 def test_failure_leaves_the_former_report(draws, tmp_path, monkeypatch):
     path = tmp_path / "r.html"
     path.write_text("former")
-    monkeypatch.setattr("bayescaffe.report._render", lambda *_: 1 / 0)
+    monkeypatch.setattr("bayescaffe.reporting.page._render", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_report(path, draws, analyze(draws))
+        report(path, draws, analyze(draws))
     assert [p.name for p in tmp_path.iterdir()] == ["r.html"] and path.read_text() == "former"
 
 
@@ -326,7 +326,7 @@ def test_command_says_what_is_wrong(files, capsys, arguments, message):
 
 def test_loaded_draws_give_the_same_report(files):
     draws = load_draws("draws.npz")
-    path = write_report("r.html", draws, analyze(draws), class_names="abcde")
+    path = report("r.html", draws, analyze(draws), class_names="abcde")
     assert data_of(path.read_text())["class_names"] == list("abcde")
 
 
@@ -686,7 +686,7 @@ def test_page_without_some_parts_works(open_page, tmp_path, what):
         "passes": lambda: make_draws(passes=1),
         "everything": lambda: Draws(make_draws(images=1, passes=1).probabilities, None, {}),
     }[what]()
-    page = open_page(write_report(tmp_path / "r.html", draws, analyze(draws)))
+    page = open_page(report(tmp_path / "r.html", draws, analyze(draws)))
     assert page.locator("#histogram svg[role=img]").bounding_box()["height"] > 100
     page.locator(".gallery tbody tr").first.click()
     assert page.get_by_role("dialog").is_visible()

@@ -1,4 +1,4 @@
-"""`bayescaffe reproduce` with small nets: what it makes, does not make twice, and says."""
+"""`models/lenet/reproduce.py` with small nets: what it makes, does not make twice, and says."""
 
 import json
 import os
@@ -12,13 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bayescaffe import results
-from bayescaffe.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError
 from conftest import small_net
+
+LENET = Path(__file__).parents[2] / "models/lenet"
+sys.path.insert(0, str(LENET))
+
+import results  # noqa: E402
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
 
-from bayescaffe.reproduction import NETS, Settings, collect, reproduce  # noqa: E402
+from experiments import NETS, Settings, collect, reproduce  # noqa: E402
 
 DROPOUT = 'layer { name: "drop" type: "Dropout" bottom: "fc1" top: "fc1" dropout_param { %s } }'
 
@@ -53,7 +57,7 @@ def settings(tmp_path_factory, digits) -> Settings:
         out=folder / "results",
         models=folder / "models",
         data=folder / "data",
-        nets=("freq-dropout", "bayes-dropout"),
+        nets=("stock-dropout", "bayes-dropout"),
         seeds=(1, 2),
         passes=5,
         jobs=2,
@@ -70,7 +74,7 @@ def test_every_figure_is_of_an_analysis(settings, text):
     errors = [100 * found["bayes-dropout"][seed]["bayes"]["metrics"]["error"] for seed in (1, 2)]
     assert errors[0] != errors[1]
     expected = f"**{statistics.fmean(errors):.2f} ± {statistics.stdev(errors):.2f}**"
-    assert f"| with dropout | 0.75 | {mean_sd(found, 'freq')} | 0.71 | {expected} |" in text
+    assert f"| with dropout | 0.75 | {mean_sd(found, 'stock')} | 0.71 | {expected} |" in text
     assert "MC dropout" in text and "AUROC" in text and "| fc1 |" in text
     assert "from the seeds 1, 2, mean" in " ".join(text.split()) and "5 passes" in text
 
@@ -94,8 +98,8 @@ def test_draws_are_kept_for_the_reports_only(settings, text):
         f"{net}/seed-1/{method}.{data}.draws.npz"
         for net, method in (
             ("bayes-dropout", "bayes"),
-            ("freq-dropout", "freq"),
-            ("freq-dropout", "mc-dropout"),
+            ("stock-dropout", "stock"),
+            ("stock-dropout", "mc-dropout"),
         )
         for data in ("test", "fashion-mnist")
     }
@@ -125,7 +129,7 @@ def test_what_is_done_is_not_done_again(settings, text):
 
 
 def test_a_net_that_was_changed_is_done_again(settings, text):
-    net = settings.models / "freq-dropout/train_test.prototxt"
+    net = settings.models / "stock-dropout/train_test.prototxt"
     before, kept = state(settings), net.read_text()
     net.write_text(kept + "# changed\n")
     try:
@@ -134,15 +138,15 @@ def test_a_net_that_was_changed_is_done_again(settings, text):
         net.write_text(kept)
     changed = {path for path, made in state(settings).items() if before.get(path) != made}
     weights = {path.parts[-3] for path in changed if path.suffix == ".caffemodel"}
-    assert weights == {"freq-dropout"}
+    assert weights == {"stock-dropout"}
 
 
 def test_it_goes_on_after_an_interruption(tmp_path, digits, settings):
     """Ctrl-C in the middle of a training; its snapshot is where the next run starts."""
     write_nets(tmp_path / "models", digits, iterations=12000)
     out = tmp_path / "results"
-    command = [sys.executable, "-m", "bayescaffe", "reproduce", "--jobs", "1"]
-    command += ["--nets", "bayes-plain", "freq-plain"]
+    command = [sys.executable, LENET / "reproduce.py", "--jobs", "1"]
+    command += ["--nets", "bayes-plain", "stock-plain"]
     command += ["--models", tmp_path / "models", "--data", settings.data, "--out", out]
     command += ["--seeds", "1", "--passes", "3", "--results", tmp_path / "R.md", "--quiet"]
     process = subprocess.Popen(
@@ -170,7 +174,7 @@ def test_a_failing_step_says_which_and_why(settings, tmp_path):
         reproduce(broken, tmp_path / "R.md", progress=False)
 
 
-@pytest.mark.parametrize("nets", [("bayes-plain",), ("lenet", "freq-plain", "bayes-plain")])
+@pytest.mark.parametrize("nets", [("bayes-plain",), ("lenet", "stock-plain", "bayes-plain")])
 def test_nets_come_with_their_twins(settings, nets):
     with pytest.raises(BayesCaffeError, match="each with its twin"):
         reproduce(replace(settings, nets=nets), progress=False)
@@ -182,12 +186,12 @@ def test_folders_without_the_nets_are_refused(tmp_path):
 
 
 def test_json(settings, text, capsys):
-    from bayescaffe.cli import main
+    import reproduce as command
 
     arguments = ["--models", settings.models, "--data", settings.data, "--out", settings.out]
     arguments += ["--nets", *settings.nets, "--seeds", "2", "--passes", "5", "--json", "--quiet"]
     arguments += ["--results", settings.out.parent / "json.md"]
-    assert main(["reproduce", *map(str, arguments)]) == 0
+    assert command.run(command.build_parser().parse_args(list(map(str, arguments)))) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["runs"]["bayes-dropout"]["2"]["bayes"]["passes"] == 5
 
@@ -195,7 +199,7 @@ def test_json(settings, text, capsys):
 # ---- the sentences, from figures made up ------------------------------------
 
 
-def made_up(freq: float, bayes: float, kind: str = "plain", fc1: float = 0.7) -> dict:
+def made_up(stock: float, bayes: float, kind: str = "plain", fc1: float = 0.7) -> dict:
     table = {"correct_certain": 90, "correct_uncertain": 4}
     table |= {"wrong_certain": 2, "wrong_uncertain": 4}
 
@@ -209,7 +213,7 @@ def made_up(freq: float, bayes: float, kind: str = "plain", fc1: float = 0.7) ->
     ]
     made = {"commit": "abc"}
     return {
-        f"freq-{kind}": {1: {"freq": analysis(freq), "made": made}},
+        f"stock-{kind}": {1: {"stock": analysis(stock), "made": made}},
         f"bayes-{kind}": {
             1: {"bayes": analysis(bayes), "made": made, "layers": {"layers": layers}}
         },
@@ -217,7 +221,7 @@ def made_up(freq: float, bayes: float, kind: str = "plain", fc1: float = 0.7) ->
 
 
 @pytest.mark.parametrize(
-    ("freq", "bayes", "words"),
+    ("stock", "bayes", "words"),
     [
         (1.0, 0.85, "ahead of its twin by 0.15 points (in the seed); it reaches the paper's 0.85"),
         (
@@ -228,8 +232,8 @@ def made_up(freq: float, bayes: float, kind: str = "plain", fc1: float = 0.7) ->
         (0.8, 0.95, "behind its twin by 0.15 points"),
     ],
 )
-def test_verdicts_follow_the_figures(freq, bayes, words):
-    text = results.write(made_up(freq, bayes), Settings(seeds=(1,)), [])
+def test_verdicts_follow_the_figures(stock, bayes, words):
+    text = results.write(made_up(stock, bayes), Settings(seeds=(1,)), [])
     assert words in text
     assert "commit abc" in text and "67% are uncertain" in text
 

@@ -16,12 +16,13 @@ import pytest
 from conftest import PLAIN_ENVIRONMENT, save_weights, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe import __version__, cli, sampling  # noqa: E402
-from bayescaffe.draws import load_draws  # noqa: E402
-from bayescaffe.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.images import LmdbImages  # noqa: E402
-from bayescaffe.nets import Model  # noqa: E402
-from bayescaffe.sampling import sample  # noqa: E402
+from bayescaffe import __version__, cli  # noqa: E402
+from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
+from bayescaffe.data.images import LmdbImages  # noqa: E402
+from bayescaffe.infer import sampling  # noqa: E402
+from bayescaffe.infer.sampling import sample  # noqa: E402
+from bayescaffe.net.model import Model  # noqa: E402
+from bayescaffe.stats.draws import load_draws  # noqa: E402
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 DROPOUT = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"

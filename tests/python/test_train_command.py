@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bayescaffe import cli, training
-from bayescaffe.errors import BayesCaffeError
-from bayescaffe.training import parse_log, read_curve, train
+from bayescaffe import cli
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.training import train as training
+from bayescaffe.training.train import parse_log, read_curve, train
 from conftest import caffe, make_net, small_net, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 
-from bayescaffe.posterior import inspect  # noqa: E402
-from bayescaffe.snapshots import newest_snapshot, read_snapshot  # noqa: E402
+from bayescaffe.net.posterior import inspect  # noqa: E402
+from bayescaffe.training.snapshots import newest_snapshot, read_snapshot  # noqa: E402
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 TEST = {"test_iter": 5, "test_interval": 20}
@@ -486,7 +487,7 @@ def test_caffe_dies_with_a_killed_parent(tmp_path, monkeypatch, solver):
     pid = tmp_path / "pid"
     fake_caffe(monkeypatch, tmp_path, f"echo $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 60")
     code = (
-        "from bayescaffe import training\n"
+        "from bayescaffe.training import train as training\n"
         f"training.caffe_tool = lambda: {str(tmp_path / 'caffe')!r}\n"
         f"training.train({str(solver)!r})"
     )

@@ -1,0 +1,60 @@
+"""The command `bayescaffe`: parses arguments, runs one subcommand, turns failures into exit codes.
+
+Exit codes: 0 done, 1 failed (one clear error on stderr), 2 wrong usage, 130 interrupted.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from bayescaffe import __version__
+from bayescaffe.cli import analyze, data, inspect, predict, report, sample, train
+from bayescaffe.cli.arguments import common_arguments
+from bayescaffe.common.errors import BayesCaffeError
+
+# A subcommand is a function that adds its parser to the subparsers it is given and sets the
+# parser's default `run`, a function from the parsed arguments to None. It imports what is heavy
+# inside `run`, so that `--help` stays quick.
+COMMANDS = (
+    data.register,
+    train.register,
+    sample.register,
+    analyze.register,
+    predict.register,
+    inspect.register,
+    report.register,
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="bayescaffe",
+        description="Bayesian Caffe's driver. Start with `bayescaffe data mnist`.",
+    )
+    parser.add_argument("--version", action="version", version=f"bayescaffe {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for register in COMMANDS:
+        register(subparsers, common_arguments())
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (default: this process's) and return its exit code."""
+    return run(build_parser().parse_args(argv))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Call what the arguments have as `run`, and return an exit code."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("bayescaffe").setLevel(logging.WARNING if args.quiet else logging.INFO)
+    try:
+        args.run(args)
+    except (BayesCaffeError, OSError) as error:
+        print(f"bayescaffe: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bayescaffe: interrupted", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,225 @@
+"""The subcommand `bayescaffe analyze`: its arguments, its help and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayescaffe.common.errors import BayesCaffeError
+
+if TYPE_CHECKING:
+    from bayescaffe.stats.analysis import Analysis
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = """\
+Tell what the draws of a net say: how often it is wrong, whether it knows when, and why.
+
+DRAWS is a file written by `bayescaffe sample`: the class probabilities of images in many passes,
+each pass being another net drawn from the posterior. The prediction is the class of the largest
+mean probability. Each class's probability gets a credible interval from the spread of the passes,
+and a prediction is called certain if its interval overlaps that of no other class.
+
+Without labels in DRAWS the error and all that follows from it are left out."""
+
+EPILOG = """\
+examples:
+  bayescaffe analyze draws.npz                       print all figures, each with what it means
+  bayescaffe analyze draws.npz --level 0.99          wider intervals: fewer images are certain
+  bayescaffe analyze draws.npz --csv images.csv      one line for each image, to sort and filter
+  bayescaffe analyze digits.npz --ood clothes.npz    does the net notice images of another kind?
+  bayescaffe analyze draws.npz --json                the figures for a program
+
+docs/metrics.md has the formula of each figure."""
+
+CERTAIN = "(the predicted class's interval overlaps no other)"
+
+
+def register(subparsers, common: argparse.ArgumentParser) -> None:
+    """Add `analyze` to the command line."""
+    parser = subparsers.add_parser(
+        "analyze",
+        parents=[common],
+        help="tell how good predictions are, and how far to trust them",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("draws", type=Path, metavar="DRAWS", help="what `bayescaffe sample` wrote")
+    parser.add_argument(
+        "--level",
+        type=float,
+        default=0.95,
+        metavar="L",
+        help="of the credible intervals, between 0 and 1 (default: %(default)s); the more, the "
+        "more passes are needed: 41 for 0.95, 201 for 0.99",
+    )
+    parser.add_argument(
+        "--interval",
+        choices=("equal-tailed", "hdi"),
+        default="equal-tailed",
+        help="equal-tailed leaves out as many passes below as above, as the paper does; hdi is the "
+        "shortest interval, of highest density (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ood",
+        type=Path,
+        metavar="DRAWS2",
+        help="draws of the same net for other images: how well are they told from the first?",
+    )
+    parser.add_argument(
+        "--bins",
+        type=int,
+        default=15,
+        metavar="N",
+        help="into which confidences are sorted to compare them with accuracy (default: "
+        "%(default)s)",
+    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line for each image")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from bayescaffe.common.files import scratch_file
+    from bayescaffe.stats.analysis import analyze
+    from bayescaffe.stats.draws import load_draws
+
+    _keep_apart(args)
+    found = analyze(
+        load_draws(args.draws),
+        level=args.level,
+        interval=args.interval,
+        ood=None if args.ood is None else load_draws(args.ood),
+        bins=args.bins,
+        progress=not args.quiet,
+    )
+    summary = {"draws": str(args.draws), "ood_draws": args.ood and str(args.ood), **found.summary()}
+    if args.csv is not None:
+        found.write_csv(args.csv)
+        log.info("wrote %s", args.csv)
+    if args.out is not None:
+        with scratch_file(args.out) as scratch:
+            scratch.write_text(json.dumps(summary, indent=2) + "\n")
+        log.info("wrote %s", args.out)
+    print(json.dumps(summary) if args.json else describe(found, args.draws, args.ood))
+
+
+def _keep_apart(args: argparse.Namespace) -> None:
+    """Raise if a file to be written is one to be read, or is named twice."""
+    taken = {path.resolve() for path in (args.draws, args.ood) if path is not None}
+    for option, path in (("--csv", args.csv), ("--out", args.out)):
+        if path is not None:
+            if path.resolve() in taken:
+                raise BayesCaffeError(f"{option} {path}: is already named for something else")
+            taken.add(path.resolve())
+
+
+def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
+    """The figures on one screen, each with a few words on what it means."""
+    lines = [
+        f"{draws}: {found.passes:,} pass{'es' * (found.passes > 1)} x {found.images:,} images, "
+        f"{found.classes} classes; "
+        f"{100 * found.level:g} % intervals ({found.interval})",
+        *(f"warning: {warning}" for warning in found.warnings),
+        "",
+    ]
+    if found.labels is None:
+        certain = int(found.certain.sum())
+        lines += [
+            _line("certain", f"{certain:,}", f"of {found.images:,} images {CERTAIN}"),
+            "  (this file has no labels: no errors and no calibration)",
+        ]
+    else:
+        lines += _errors(found)
+    lines += ["", *_uncertainty(found)]
+    if found.ood is not None:
+        lines += ["", *_other(found.ood, ood)]
+    return "\n".join(lines)
+
+
+def _errors(found: Analysis) -> list[str]:
+    figures, table = found.metrics, found.table
+    wrong = table["wrong_certain"] + table["wrong_uncertain"]
+    risks = found.summary()["risk_at_coverage"]
+    best = figures["aurc"] - figures["excess_aurc"]
+    bins = len(found.reliability)
+    return [
+        _line("error", _percent(figures["error"]), f"{wrong:,} of {found.images:,} images wrong"),
+        _line(
+            "single pass", _percent(figures["single_pass_error"]), "error of one pass alone, mean"
+        ),
+        "",
+        f"{'':14}{'certain':>10}{'uncertain':>12}   {CERTAIN}",
+        *(
+            f"  {row:12}{table[f'{row}_certain']:>10,}{table[f'{row}_uncertain']:>12,}"
+            for row in ("correct", "wrong")
+        ),
+        "",
+        "Are its probabilities right?",
+        _line("NLL", f"{figures['nll']:.4f}", "mean of -ln(probability of the true class); best 0"),
+        _line(
+            "Brier score",
+            f"{figures['brier']:.4f}",
+            "squared error over all classes; best 0, worst 2",
+        ),
+        _line(
+            "ECE", f"{figures['ece']:.4f}", f"gap of confidence and accuracy, {bins} bins; best 0"
+        ),
+        _line(
+            "adaptive ECE",
+            f"{figures['adaptive_ece']:.4f}",
+            "the same in bins of equally many images",
+        ),
+        "",
+        "Does it know when it is wrong?  (error if it answers only where it is most confident)",
+        f"  {'answered':12}" + "".join(f"{100 * one['coverage']:>8g} %" for one in risks),
+        f"  {'error':12}" + "".join(f"{_percent(one['risk']):>10}" for one in risks),
+        _line("AURC", f"{figures['aurc']:.5f}", f"mean over all shares answered; best {best:.5f}"),
+        _line(
+            "by epistemic",
+            f"{figures['aurc_epistemic']:.5f}",
+            "AURC if it answers where epistemic is lowest",
+        ),
+    ]
+
+
+def _uncertainty(found: Analysis) -> list[str]:
+    lines = [f"How unsure is it, and why?  (nats, from 0 to {math.log(found.classes):.3f})"]
+    if found.ood is not None:
+        lines.append(f"{'':14}{'these':>10}{'others':>12}")
+    for name, note in {
+        "entropy": "of the mean probabilities; aleatoric + epistemic",
+        "aleatoric": "each pass by itself is unsure: unclear images",
+        "epistemic": "the passes disagree: the net has not learned this",
+    }.items():
+        other = "" if found.ood is None else f"{found.ood[name]:>12.4f}"
+        lines.append(f"  {name:12}{getattr(found, name).mean():>10.4f}{other}   {note}")
+    return lines
+
+
+def _other(ood: dict, path: Path | None) -> list[str]:
+    source = "" if path is None else f"{path}, "
+    return [
+        f"Does it notice the other images?  ({source}{ood['images']:,} images)",
+        f"{'':14}{'AUROC':>10}{'FPR95':>12}",
+        *(
+            f"  {name:12}{score['auroc']:>10.4f}{_percent(score['fpr95']):>12}"
+            for name, score in ood["scores"].items()
+        ),
+        "  AUROC: chance that one of the others looks stranger than one of these; best 1",
+        "  FPR95: share of these that look strange too where 95 % of the others do; best 0 %",
+        _line("certain", f"{ood['certain']:,}", f"of {ood['images']:,} other images; best 0"),
+    ]
+
+
+def _line(name: str, value: str, note: str) -> str:
+    return f"  {name:12}{value:>10}   {note}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"

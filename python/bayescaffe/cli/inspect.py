@@ -1,0 +1,173 @@
+"""The subcommand `bayescaffe inspect`: its arguments, its help and what it prints."""
+
+import argparse
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+DESCRIPTION = """\
+Show how sure each Bayesian layer of a trained net is of its weights, and advise on its size.
+
+A weight has the posterior N(m, (tau m)^2). With tau above 0.608 fewer than 95 % of a layer's
+weights are expected to have the sign of their mean: the layer is unsure of its signs, and could
+probably do with fewer outputs. So the paper halved LeNet's first fully connected layer (tau 0.758;
+0.567 afterwards) at no loss of accuracy. The output layer, whose size is the task's, is left alone.
+
+--reduce writes the net with smaller layers to --out, to be trained anew. Only the num_output of
+the layers named changes; comments and layout stay."""
+
+EXAMPLES = """\
+examples:
+  cd models/lenet/bayes-dropout
+  bayescaffe inspect train_test.prototxt lenet_iter_10000.caffemodel
+  bayescaffe inspect train_test.prototxt lenet_iter_10000.caffemodel --csv layers.csv
+  bayescaffe inspect train_test.prototxt lenet_iter_10000.caffemodel \\
+      --reduce fc1=250 --reduce conv2=25 --out reduced.prototxt"""
+
+COLUMNS = """\
+  K       number of weights                 |m|/sd  |mean| of a weight by its standard deviation
+  tau     standard deviation / |mean|       sign    weights expected to have the sign of their mean
+  tau_b   the same for the biases           norm    Euclidean norm of the means
+  KL      KL(posterior || prior) in nats, biases included, and the layer's share of it"""
+
+
+def register(subparsers, common: argparse.ArgumentParser) -> None:
+    """Add `inspect` to the command line."""
+    parser = subparsers.add_parser(
+        "inspect",
+        parents=[common],
+        help="show how sure each layer is of its weights, and make layers smaller",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("net", type=Path, metavar="NET", help="prototxt of the net, with its prior")
+    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="caffemodel of that net")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the numbers to FILE as well"
+    )
+    parser.add_argument(
+        "--reduce",
+        type=layer_size,
+        action="append",
+        default=[],
+        metavar="LAYER=N",
+        help="give LAYER only N outputs; may be repeated",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the reduced net goes")
+    parser.set_defaults(run=_run, usage_error=parser.error)
+
+
+def layer_size(text: str) -> tuple[str, int]:
+    """The type of --reduce; argparse takes its name into the error message."""
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not LAYER=N, such as fc1=250")
+    return name, int(size)
+
+
+def _run(args: argparse.Namespace) -> None:
+    sizes = dict(args.reduce)
+    if len(sizes) < len(args.reduce):
+        args.usage_error("--reduce names a layer twice")
+    if bool(sizes) != bool(args.out):
+        args.usage_error("--reduce LAYER=N and --out FILE go together")
+
+    from bayescaffe.net.posterior import inspect, write_csv
+    from bayescaffe.net.reducing import advice
+
+    layers = inspect(args.net, args.weights)
+    text = args.net.read_text()
+    reduction = _write_reduced(args, text, sizes) if sizes else None
+    if args.csv:
+        write_csv(layers, args.csv)
+    advised = advice(text, layers, str(args.net))
+    if args.json:
+        result = {
+            "net": str(args.net),
+            "weights": str(args.weights),
+            "layers": [layer.as_dict() for layer in layers],
+            "kl": sum(layer.kl for layer in layers),
+            "penalty": sum(layer.penalty for layer in layers),
+            "advice": [asdict(one) for one in advised],
+            "reduced": reduction,
+        }
+        print(json.dumps(result, allow_nan=False))
+        return
+    print(_table(layers))
+    if not args.quiet:
+        print(f"\n{COLUMNS}")
+    if reduction:
+        before, after = reduction["parameters_before"], reduction["parameters"]
+        print(f"\n{args.out}: {before:,} -> {after:,} weights and biases (1/{before / after:.2f})")
+    else:
+        print(f"\n{_advice(args, advised)}")
+
+
+def _write_reduced(args: argparse.Namespace, text: str, sizes: dict[str, int]) -> dict:
+    from bayescaffe.common.errors import BayesCaffeError
+    from bayescaffe.common.files import scratch_file
+    from bayescaffe.net.messages import read_weights
+    from bayescaffe.net.reducing import count_parameters, reduce_net
+
+    if args.out.exists() and any(args.out.samefile(path) for path in (args.net, args.weights)):
+        raise BayesCaffeError(f"--out {args.out} would overwrite what is read; name another file")
+    reduced = reduce_net(text, sizes, str(args.net))
+    before, after = count_parameters(text, reduced, read_weights(args.weights))
+    with scratch_file(args.out) as scratch:
+        scratch.write_text(reduced)
+    return {"out": str(args.out), "parameters_before": before, "parameters": after}
+
+
+def _table(layers) -> str:
+    head = ["layer", "K", "tau", "tau_b", "|m|/sd", "sign", "norm", "KL", "share"]
+    rows = [
+        [
+            layer.name,
+            f"{layer.weights:,}",
+            f"{layer.tau:.4g}",
+            "-" if layer.tau_bias is None else f"{layer.tau_bias:.4g}",
+            f"{layer.signal_to_noise:,.3g}",
+            f"{layer.sign_certainty:.2%}",
+            f"{layer.norm:.4g}",
+            f"{layer.kl:,.0f}",
+            f"{layer.kl_share:.1%}",
+        ]
+        for layer in layers
+    ]
+    weights, kl = sum(layer.weights for layer in layers), sum(layer.kl for layer in layers)
+    rows.append(["total", f"{weights:,}", *[""] * 5, f"{kl:,.0f}", ""])
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for name, *numbers in (head, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
+    penalty = sum(layer.penalty for layer in layers)
+    factors = [f"{layer.kl_weight:g}/{layer.dataset_size or '-'}" for layer in layers]
+    if len(set(factors)) > 1:
+        factors = [f"{layer.name} {factor}" for layer, factor in zip(layers, factors, strict=True)]
+    factors = ", ".join(dict.fromkeys(factors))
+    lines += ["", f"KL adds {penalty:.4g} to the loss; kl_weight/dataset_size is {factors}"]
+    return "\n".join(lines)
+
+
+def _advice(args: argparse.Namespace, advised) -> str:
+    from bayescaffe.net.reducing import SIGN_CERTAINTY
+
+    limit = f"{SIGN_CERTAINTY:.0%}"
+    if not advised:
+        return f"Every layer whose size is free is sure of its signs (sign is {limit} or more)."
+    lines, sizes = [], []
+    for one in advised:
+        found = f"{one.layer} is unsure of its signs (sign {one.sign_certainty:.2%}, below {limit})"
+        if one.obstacle:
+            lines.append(f"{found}, but cannot be halved: {one.obstacle}")
+        else:
+            lines.append(f"{found}: try {one.proposed} outputs in place of {one.outputs}")
+            sizes += ["--reduce", f"{one.layer}={one.proposed}"]
+    if sizes:
+        files = [str(args.net), str(args.weights)]
+        command = ["bayescaffe", "inspect", *files, *sizes, "--out", "reduced.prototxt"]
+        lines.append(f"  {shlex.join(command)}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""What every room uses: errors, files that are written whole or not at all, pycaffe itself."""

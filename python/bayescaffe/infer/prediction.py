@@ -1,0 +1,244 @@
+"""What a net says about single images, how sure it is, and what to do about it."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data.images import ArrayImages, ImageFiles, Images, find_images
+from bayescaffe.net.model import Model
+from bayescaffe.stats import intervals
+from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.draws import Draws
+
+log = logging.getLogger(__name__)
+
+# Of images as they enter the net, and of their probabilities; so much is held in memory.
+CHUNK_BYTES = 2**26
+
+File = str | os.PathLike | bytes
+"""An image file or a folder of them, by name; or the content of an image file."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to accept a prediction, to repeat it with another picture, or to ask a person.
+
+    accept    if the class's interval overlaps that of no other class, and its lower end is not
+              below `accept_above`: the draws agree.
+    escalate  if not accepted and the mean probability is below `escalate_below`: no class
+              stands out, and another picture of the same is not likely to help.
+    repeat    else: one class leads, but the draws differ; another picture may settle it.
+
+    With the default of 0.5 for both, an accepted class is more probable than all others together
+    within the whole interval, and a class that is not even so on average is escalated.
+    """
+
+    accept_above: float = 0.5
+    escalate_below: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("accept_above", "escalate_below"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BayesCaffeError(f"{name}: {getattr(self, name):g} is not within 0..1")
+
+    def decide(self, certain: bool, lower: float, probability: float) -> str:
+        """The decision, from the overlap test, the interval's lower end and the mean."""
+        if certain and lower >= self.accept_above:
+            return "accept"
+        return "escalate" if probability < self.escalate_below else "repeat"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the draws of a net say about one image."""
+
+    image: str
+    """The file's name."""
+    label: int
+    """The class of the largest mean probability."""
+    class_name: str | None
+    probability: float
+    """Its mean probability over the passes."""
+    lower: float
+    """Lower end of the credible interval of its probability."""
+    upper: float
+    certain: bool
+    """Whether this interval overlaps that of no other class."""
+    entropy: float
+    """Of the mean probabilities, in nats."""
+    epistemic: float
+    """The part of it that is the net's own uncertainty: what the passes disagree on."""
+    decision: str
+    """accept, repeat or escalate, by the `Rule`."""
+    probabilities: tuple[float, ...]
+    """The mean probability of every class."""
+
+
+def predict(
+    net: str | os.PathLike,
+    weights: str | os.PathLike,
+    images: File | Sequence[File] | np.ndarray,
+    passes: int = 100,
+    seed: int = 1,
+    *,
+    output: str | None = None,
+    mc_dropout: bool = False,
+    gpu: int | None = None,
+    image_shape: tuple[int, int, int] | None = None,
+    scale: float | None = None,
+    mean: np.ndarray | Sequence[float] | float | None = None,
+    **options,
+) -> list[Prediction]:
+    """Predict the class of images with many draws of a net.
+
+    Args:
+        images: image files, folders of them, the content of image files, or an array of images x
+            channels x height x width.
+        passes: how many draws; pass k is draw k of the seed.
+        output, mc_dropout, gpu, image_shape, scale, mean: see `nets.Model`.
+        options: those of `predict_with`.
+    """
+    model = Model(
+        net,
+        weights,
+        seed=seed,
+        output=output,
+        mc_dropout=mc_dropout,
+        gpu=gpu,
+        image_shape=image_shape,
+        scale=scale,
+        mean=mean,
+    )
+    return predict_with(model, images, passes, **options)
+
+
+def predict_with(
+    model: Model,
+    images: File | Sequence[File] | np.ndarray,
+    passes: int = 100,
+    *,
+    level: float = 0.95,
+    interval: str = "equal-tailed",
+    rule: Rule | None = None,
+    class_names: Sequence[str] | None = None,
+    invert: bool = False,
+    on_error: Callable[[str, BayesCaffeError], None] | None = None,
+    progress: bool = True,
+) -> list[Prediction]:
+    """Predict the class of images with a net that is loaded already; see `predict`.
+
+    Args:
+        level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
+        rule: that decides; without it, the default one.
+        class_names: a name for each class.
+        invert: make black on white white on black, which nets for MNIST expect.
+        on_error: is told the name and the error of an image that cannot be read; the others are
+            still predicted. Without it, the error is raised.
+        progress: show a progress bar if this takes long and runs on a terminal.
+    """
+    if passes < 1:
+        raise BayesCaffeError(f"{passes} passes: at least one is needed")
+    if class_names is not None and len(class_names) != model.classes:
+        raise BayesCaffeError(f"{len(class_names)} class names for {model.classes} classes")
+    if not model.is_random:
+        log.info("%s: no layer is random, so intervals have no width", model.path)
+        passes = 1
+    elif few := intervals.too_few_passes(passes, level):
+        log.warning("%s", few)
+
+    def fail(name: str, error: BayesCaffeError) -> None:
+        if on_error is None:
+            raise error
+        on_error(name, error)
+
+    source = _source(images, invert, fail)
+    if not len(source):
+        return []
+    source.fit(model.image_shape)
+    names = source.names or [source.describe(index) for index in range(len(source))]
+    rule = rule or Rule()
+    predictions = []
+    bar = tqdm(
+        total=len(source),
+        desc="predicting",
+        unit=" images",
+        delay=1,
+        leave=False,
+        disable=None if progress else True,  # None: only on a terminal
+    )
+    values = max(int(np.prod(model.image_shape)), passes * model.classes)
+    with bar:
+        for indices, pixels in _chunks(source, max(1, CHUNK_BYTES // (4 * values)), fail):
+            passed = model.sample(pixels, passes)
+            found = analyze(Draws(passed, None, {}), level, interval, progress=False)
+            for row, index in enumerate(indices):
+                label = int(found.predicted[row])
+                certain, lower = bool(found.certain[row]), float(found.lower[row, label])
+                predictions.append(
+                    Prediction(
+                        image=names[index],
+                        label=label,
+                        class_name=None if class_names is None else class_names[label],
+                        probability=float(found.confidence[row]),
+                        lower=lower,
+                        upper=float(found.upper[row, label]),
+                        certain=certain,
+                        entropy=float(found.entropy[row]),
+                        epistemic=float(found.epistemic[row]),
+                        decision=rule.decide(certain, lower, float(found.confidence[row])),
+                        probabilities=tuple(found.mean[row].tolist()),
+                    )
+                )
+            bar.update(indices[-1] + 1 - bar.n)
+    return predictions
+
+
+def _source(
+    images: File | Sequence[File] | np.ndarray,
+    invert: bool,
+    fail: Callable[[str, BayesCaffeError], None],
+) -> Images:
+    if isinstance(images, np.ndarray):
+        return ArrayImages(images)
+    files: list[File] = []
+    for item in [images] if isinstance(images, (str, os.PathLike, bytes)) else images:
+        if not isinstance(item, bytes) and Path(item).is_dir():
+            try:
+                files += find_images(Path(item))
+            except BayesCaffeError as error:
+                fail(str(item), error)
+        else:
+            files.append(item)
+    return ImageFiles(files, invert=invert)
+
+
+def _chunks(
+    source: Images, size: int, fail: Callable[[str, BayesCaffeError], None]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Indices and pixels of the images that can be read, up to `size` at a time."""
+
+    def read(index: int) -> np.ndarray | BayesCaffeError:
+        try:
+            return source.read([index])[0]
+        except BayesCaffeError as error:
+            return error
+
+    for start in range(0, len(source), size):
+        rows = range(start, min(start + size, len(source)))
+        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
+            results = list(pool.map(read, rows))
+        good = []
+        for index, result in zip(rows, results, strict=True):
+            if isinstance(result, BayesCaffeError):
+                fail(source.describe(index), result)
+            else:
+                good.append(index)
+        if good:
+            yield good, np.stack([results[index - start] for index in good])

@@ -1,0 +1,1 @@
+"""Nets. Prototxts and caffemodels come in; models, posteriors and smaller nets go out."""

@@ -1,0 +1,118 @@
+"""Credible intervals from draws, and the paper's test whether a prediction is certain.
+
+Two kinds of interval at level L from n draws of a quantity, sorted x[0] <= ... <= x[n-1]:
+
+equal-tailed      from the (1-L)/2 to the (1+L)/2 quantile, as in the paper. The q-quantile is at
+                  position (n-1) q of the sorted draws, between two draws linearly interpolated
+                  (NumPy's default).
+highest density   the shortest interval [x[i], x[i+k]] with k = floor(L n), as arviz defines it; of
+                  equally short ones the lowest.
+
+Levels are taken as the decimal numbers they are written as: 0.95 is 95/100 exactly.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from bayescaffe.common.errors import BayesCaffeError
+
+Interval = Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+def equal_tailed(samples: np.ndarray, level: float, axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the equal-tailed interval of the draws along `axis`."""
+    exact = _exact(level)
+    ordered = _sorted(samples, axis)
+    position = (len(ordered) - 1) * (1 - exact) / 2
+    first = math.floor(position)
+    second = min(first + 1, len(ordered) - 1)
+    weight = ordered.dtype.type(position - first)
+    lower = ordered[first] + weight * (ordered[second] - ordered[first])
+    upper = ordered[-1 - first] - weight * (ordered[-1 - first] - ordered[-1 - second])
+    return lower, upper
+
+
+def highest_density(
+    samples: np.ndarray, level: float, axis: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the highest-density interval of the draws along `axis`."""
+    exact = _exact(level)
+    ordered = _sorted(samples, axis)
+    gaps = math.floor(exact * len(ordered))
+    # In float64: differences of float32 would be rounded, and make ties of what is none.
+    widths = np.subtract(ordered[gaps:], ordered[: len(ordered) - gaps], dtype=np.float64)
+    start = widths.argmin(axis=0)[np.newaxis]
+    lower, upper = (np.take_along_axis(ordered, start + shift, axis=0)[0] for shift in (0, gaps))
+    return lower, upper
+
+
+KINDS: dict[str, Interval] = {"equal-tailed": equal_tailed, "hdi": highest_density}
+"""The kinds of interval by the name the user gives."""
+
+
+def passes_needed(level: float) -> int:
+    """The fewest passes from which the ends of an interval do not rest on the extreme draws.
+
+    This is n >= 1 + 2/(1-L): 21 passes at 90 %, 41 at 95 %, 201 at 99 %. With fewer, the ends of
+    the equal-tailed interval are interpolated from the smallest and the largest draw, and an
+    outlier moves them however far it is; with so many, it does not matter how far it is. A
+    highest-density interval can then leave out both the smallest and the largest draw.
+    """
+    return math.ceil(1 + 2 / (1 - _exact(level)))
+
+
+def too_few_passes(passes: int, level: float) -> str | None:
+    """Why `passes` do not suffice for intervals at `level`, None if they do."""
+    needed = passes_needed(level)
+    if passes >= needed:
+        return None
+    if passes == 1:
+        return (
+            "one pass has no spread: intervals have no width, all predictions but ties count as "
+            f"certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
+        )
+    return (
+        f"{passes} passes are too few for intervals at level {level:g}: their ends rest on the "
+        f"smallest and the largest draw; take {needed} passes or more, or a lower level"
+    )
+
+
+def certain(lower: np.ndarray, upper: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """The paper's test: does the predicted class's interval overlap that of no other class?
+
+    Intervals are closed: those that share only an end point overlap, and so do two equal points.
+    The predicted class's interval must lie above all others. (The paper does not say so. It makes a
+    difference only if the interval of the class with the largest mean lies below another one.)
+
+    Args:
+        lower, upper: ... x classes.
+        predicted: index of the predicted class, of the shape of `lower` without its last axis.
+    """
+    index = np.asarray(predicted)[..., np.newaxis]
+    others = np.array(upper, copy=True)
+    np.put_along_axis(others, index, -np.inf, axis=-1)
+    return np.take_along_axis(np.asarray(lower), index, axis=-1)[..., 0] > others.max(axis=-1)
+
+
+def _exact(level: float) -> Fraction:
+    if not 0 < level < 1:
+        raise BayesCaffeError(
+            f"level {level:g} of a credible interval is not between 0 and 1 (write 95 % as 0.95)"
+        )
+    return Fraction(repr(float(level)))
+
+
+def _sorted(samples: np.ndarray, axis: int) -> np.ndarray:
+    """A sorted copy with the draws along axis 0, in floating point."""
+    samples = np.moveaxis(np.asarray(samples), axis, 0)
+    if not np.issubdtype(samples.dtype, np.floating):
+        samples = samples.astype(np.float64)
+    if len(samples) == 0:
+        raise BayesCaffeError("a credible interval needs at least one draw, there is none")
+    ordered = np.sort(samples, axis=0)
+    if np.isnan(ordered[-1]).any():  # NaNs are sorted to the end
+        raise BayesCaffeError("a credible interval cannot be made of draws that are NaN")
+    return ordered
