@@ -2,7 +2,6 @@
 #define CAFFE_BAYES_POSTERIOR_LOG_HPP_
 
 #include <sstream>
-#include <string>
 #include <vector>
 
 #include "caffe/bayes/stochastic.hpp"
@@ -11,32 +10,27 @@
 namespace caffe {
 namespace bayes {
 
-/// Logs how sure a net's Bayesian layers are of their parameters: KL of them
-/// all, then tau of each. Programs read these lines.
+/// Logs how uncertain a net's Bayesian layers are of their parameters: the KL of
+/// all of them, then the tau of each. Programs read these lines.
 template <typename Net>
 void LogPosteriors(const Net& net) {
   if (FLAGS_minloglevel > google::GLOG_INFO) return;
-  std::vector<std::string> lines;
+  const std::vector<LayerUncertainty> layers = Uncertainties(net);
+  if (layers.empty()) return;
   double kl = 0, kl_term = 0;
-  for (const auto& layer : net.layers()) {
-    Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
-    if (!stochastic) continue;
-    const Uncertainty uncertainty = stochastic->GetUncertainty();
-    if (uncertainty.taus.empty()) continue;
-    kl += uncertainty.kl;
-    kl_term += uncertainty.kl_term;
-    std::ostringstream line;
-    line << "    " << layer->layer_param().name()
-         << ": tau = " << uncertainty.taus[0];
-    if (uncertainty.taus.size() > 1) {
-      line << ", tau_b = " << uncertainty.taus[1];
-    }
-    lines.push_back(line.str());
+  for (const LayerUncertainty& layer : layers) {
+    kl += layer.uncertainty.kl;
+    kl_term += layer.uncertainty.kl_term;
   }
-  if (lines.empty()) return;
   LOG(INFO) << "    KL = " << kl << ", which adds " << kl_term
             << " to the objective";
-  for (const std::string& line : lines) LOG(INFO) << line;
+  for (const LayerUncertainty& layer : layers) {
+    const std::vector<double>& taus = layer.uncertainty.taus;
+    std::ostringstream line;
+    line << "    " << layer.name << ": tau = " << taus[0];
+    if (taus.size() > 1) line << ", tau_b = " << taus[1];
+    LOG(INFO) << line.str();
+  }
 }
 
 }  // namespace bayes

@@ -11,11 +11,11 @@
 namespace caffe {
 namespace bayes {
 
-/// How sure a layer is of its parameters.
+/// How uncertain a layer is of its parameters.
 struct Uncertainty {
   /// tau of each parameter blob that has a posterior: weights, then biases.
   std::vector<double> taus;
-  /// KL(q || p) of them all, and what it adds to the objective.
+  /// KL(q || p) of all that the layer owns, and what it adds to the objective.
   double kl = 0, kl_term = 0;
 };
 
@@ -91,6 +91,25 @@ void Hold(const Net& net, bool hold) {
     Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
     if (stochastic) stochastic->Hold(hold);
   }
+}
+
+struct LayerUncertainty {
+  std::string name;
+  Uncertainty uncertainty;
+};
+
+/// The uncertainty of each layer whose parameters have a posterior.
+template <typename Net>
+std::vector<LayerUncertainty> Uncertainties(const Net& net) {
+  std::vector<LayerUncertainty> found;
+  for (const auto& layer : net.layers()) {
+    Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
+    if (!stochastic) continue;
+    const Uncertainty uncertainty = stochastic->GetUncertainty();
+    if (uncertainty.taus.empty()) continue;
+    found.push_back({layer->layer_param().name(), uncertainty});
+  }
+  return found;
 }
 
 /// A layer that can go on where a training was interrupted.
