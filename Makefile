@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -39,6 +39,10 @@ lint: setup ## check the formatting and style of our code
 	@.venv/bin/ruff format -q --check .
 	@.venv/bin/hadolint docker/*/Dockerfile
 	@git ls-files '*.hpp' '*.inl' '*.cpp' '*.cu' '*.cuh' | xargs -r .venv/bin/clang-format --dry-run -Werror
+
+compilers: build ## compile our C++ files with the oldest GCC that we support and with clang
+	@scripts/setup.sh --compilers
+	@$(PYTHON) scripts/compilers.py
 
 test-cpp: build
 	@cmake --build build --target bayes_tests

@@ -2,9 +2,11 @@
 # Installs what the build needs: Debian packages that are missing, and a virtual environment with the
 # pinned Python packages. Does nothing, quickly, when all is there.
 #
-#   scripts/setup.sh           packages and environment
-#   scripts/setup.sh --check   only say which Debian packages are missing; exit 1 if any is
-#   scripts/setup.sh --tests   only the packages that some tests need and skip without
+#   scripts/setup.sh               packages and environment
+#   scripts/setup.sh --check       only say which Debian packages are missing; exit 1 if any is
+#   scripts/setup.sh --tests       only the packages that some tests need and skip without
+#   scripts/setup.sh --compilers   only the compilers that `make compilers` tries
+#   scripts/setup.sh --peers       only the libraries that `make bench` compares with
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +17,8 @@ if [ "${1:-}" = --tests ]; then
   list=scripts/apt-packages-test.txt
   # Ubuntu's chromium only stands for a snap, which cannot be counted on.
   ! grep -q '^ID=ubuntu' "${OS_RELEASE:-/etc/os-release}" || exit 0
+elif [ "${1:-}" = --compilers ] || [ "${1:-}" = --peers ]; then
+  list=scripts/apt-packages-${1#--}.txt
 fi
 
 command -v dpkg-query > /dev/null || {
@@ -51,10 +55,19 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
   echo "setup: installing ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
+  # Not every release has them all; the build's packages must all be there.
+  if [ "$list" != scripts/apt-packages.txt ]; then
+    for i in "${!missing[@]}"; do
+      apt-cache show "${missing[i]}" > /dev/null 2>&1 || {
+        echo "setup: this system has no package ${missing[i]}; going on without it"
+        unset "missing[i]"
+      }
+    done
+  fi
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -qq -y --no-install-recommends "${missing[@]}" > /dev/null
 fi
-[ "${1:-}" != --tests ] || exit 0
+[ "$list" = scripts/apt-packages.txt ] || exit 0
 
 # Boost.Python is built for the system's Python, so the environment is made of that one.
 wants=$(cat python/requirements.txt python/pyproject.toml scripts/setup.sh | sha256sum)

@@ -195,9 +195,8 @@ class FailingLayer : public Layer<Dtype> {
     top[0]->ShareData(*bottom[0]);
     CHECK_NE(--PassesLeft(), 0) << "this pass fails";
   }
-  void Backward_cpu(const vector<Blob<Dtype>*>& top,
-                    const vector<bool>& propagate_down,
-                    const vector<Blob<Dtype>*>& bottom) override {
+  void Backward_cpu(const vector<Blob<Dtype>*>&, const vector<bool>&,
+                    const vector<Blob<Dtype>*>&) override {
     LOG(FATAL) << "no way back";
   }
 };

@@ -15,9 +15,8 @@ def machine(tmp_path):
     (repo / "scripts").mkdir(parents=True)
     (repo / "python").mkdir()
     tools.mkdir()
-    for name in ("setup.sh", "apt-packages.txt", "apt-packages-test.txt"):
-        name = f"scripts/{name}"
-        shutil.copy(REPO / name, repo / name)
+    for path in ((REPO / "scripts/setup.sh"), *(REPO / "scripts").glob("apt-packages*.txt")):
+        shutil.copy(path, repo / "scripts")
     for name in ("python/requirements.txt", "python/pyproject.toml"):
         shutil.copy(REPO / name, repo / name)
     for tool in ("bash", "cat", "dirname", "env", "grep", "sha256sum"):
@@ -106,7 +105,7 @@ def tests_on(machine, tmp_path):
 
 
 def test_tests_get_a_browser_on_debian(tests_on, tmp_path):
-    done = tests_on(DEBIAN, dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG)
+    done = tests_on(DEBIAN, dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG, apt_cache="")
     assert done.returncode == 7
     last = (tmp_path / "calls").read_text().splitlines()[-1]
     assert last.endswith("--no-install-recommends chromium fonts-dejavu-core")
@@ -128,3 +127,17 @@ def test_tests_make_no_environment(tests_on, machine):
     done = tests_on(DEBIAN, dpkg_query=ALL_INSTALLED, id="echo 1000")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (machine.repo / ".venv").exists()
+
+
+def test_a_compiler_that_a_release_lacks_is_named(machine, tmp_path):
+    """Debian 13 has no g++-11."""
+    done = machine(
+        "--compilers",
+        dpkg_query=NONE_INSTALLED,
+        id="echo 0",
+        apt_get=LOG,
+        apt_cache='[ "$2" != g++-11 ]',
+    )
+    assert "this system has no package g++-11" in done.stdout
+    last = (tmp_path / "calls").read_text().splitlines()[-1]
+    assert last.endswith("--no-install-recommends clang g++-12")

@@ -54,8 +54,8 @@ class Stochastic {
 
   /// The net found that this layer's parameter `param_id` is the parameter
   /// `owner_param_id` of the layer `owner`.
-  virtual void OnParamShared(int param_id, const std::string& owner,
-                             int owner_param_id) {}
+  virtual void OnParamShared(int /*param_id*/, const std::string& /*owner*/,
+                             int /*owner_param_id*/) {}
 
  protected:
   /// The name of a layer's noise for one of its blobs, under the seed that was

@@ -17,13 +17,41 @@ inline typename VectorOf<T, lanes>::type Load(const T* from) {
 }
 
 template <int lanes, typename T>
-inline void Store(T* to, typename VectorOf<T, lanes>::type x) {
+inline void Store(T* to, const typename VectorOf<T, lanes>::type& x) {
   *reinterpret_cast<typename VectorOf<T, lanes>::unaligned*>(to) = x;
 }
 
 template <int lanes, typename T>
 inline typename VectorOf<T, lanes>::type Broadcast(T x) {
   return x - typename VectorOf<T, lanes>::type{};
+}
+
+// The elements of a and b with the given indices, where b's follow a's. (GCC
+// has clang's builtin only from version 12 on.)
+template <int... index, typename Vector>
+inline Vector Shuffle(const Vector& a, const Vector& b) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, index...);
+#else
+  return __builtin_shuffle(a, b, decltype(a < b){index...});
+#endif
+}
+
+// a[0] b[0] a[1] b[1] ...: first those of the lower halves of a and b.
+template <typename Vector, int... i>
+inline void Interleave(const Vector& a, const Vector& b, Vector* low,
+                       Vector* high, std::integer_sequence<int, i...>) {
+  const int lanes = sizeof...(i);
+  *low = Shuffle<(i / 2 + i % 2 * lanes)...>(a, b);
+  *high = Shuffle<(i / 2 + i % 2 * lanes + lanes / 2)...>(a, b);
+}
+
+// The reverse: the elements of low and high with even and with odd indices.
+template <typename Vector, int... i>
+inline void Separate(const Vector& low, const Vector& high, Vector* even,
+                     Vector* odd, std::integer_sequence<int, i...>) {
+  *even = Shuffle<(2 * i)...>(low, high);
+  *odd = Shuffle<(2 * i + 1)...>(low, high);
 }
 
 // ---- Matrix products --------------------------------------------------------
@@ -271,16 +299,14 @@ inline void TransposeSquare(const T* from, ptrdiff_t from_row, T* to,
   const Vector a = Load<4>(from), b = Load<4>(from + from_row),
                c = Load<4>(from + 2 * from_row),
                d = Load<4>(from + 3 * from_row);
-  const Vector ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  const Vector ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Vector cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-  const Vector cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  Store<4>(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
-  Store<4>(to + to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
-  Store<4>(to + 2 * to_row,
-           __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
-  Store<4>(to + 3 * to_row,
-           __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+  const Vector ab_low = Shuffle<0, 4, 1, 5>(a, b);
+  const Vector ab_high = Shuffle<2, 6, 3, 7>(a, b);
+  const Vector cd_low = Shuffle<0, 4, 1, 5>(c, d);
+  const Vector cd_high = Shuffle<2, 6, 3, 7>(c, d);
+  Store<4>(to, Shuffle<0, 1, 4, 5>(ab_low, cd_low));
+  Store<4>(to + to_row, Shuffle<2, 3, 6, 7>(ab_low, cd_low));
+  Store<4>(to + 2 * to_row, Shuffle<0, 1, 4, 5>(ab_high, cd_high));
+  Store<4>(to + 3 * to_row, Shuffle<2, 3, 6, 7>(ab_high, cd_high));
 }
 
 template <typename T>
@@ -331,15 +357,17 @@ constexpr int PairLanes() {
 template <int lanes, typename T>
 inline void LoadPairs(const T* from, typename VectorOf<T, lanes>::type* even,
                       typename VectorOf<T, lanes>::type* odd) {
-  typedef decltype(*even < *odd) Index;
-  Index evens, odds;
-  for (int j = 0; j < lanes; ++j) {
-    evens[j] = 2 * j;
-    odds[j] = 2 * j + 1;
-  }
-  const auto low = Load<lanes>(from), high = Load<lanes>(from + lanes);
-  *even = __builtin_shuffle(low, high, evens);
-  *odd = __builtin_shuffle(low, high, odds);
+  Separate(Load<lanes>(from), Load<lanes>(from + lanes), even, odd,
+           std::make_integer_sequence<int, lanes>());
+}
+
+template <int lanes, typename T>
+inline void StorePairs(T* to, const typename VectorOf<T, lanes>::type& even,
+                       const typename VectorOf<T, lanes>::type& odd) {
+  typename VectorOf<T, lanes>::type low, high;
+  Interleave(even, odd, &low, &high, std::make_integer_sequence<int, lanes>());
+  Store<lanes>(to, low);
+  Store<lanes>(to + lanes, high);
 }
 
 template <int lanes, typename T>
@@ -445,12 +473,6 @@ void WinogradOutput(int n, const T* tiles, ptrdiff_t stride, const T* bias,
                     T* out) {
   const int lanes = Lanes<T>(), width = 2 * lanes;
   typedef typename VectorOf<T, lanes>::type Vector;
-  typedef decltype(Vector{} < Vector{}) Index;
-  Index low, high;
-  for (int j = 0; j < lanes; ++j) {
-    low[j] = j / 2 + j % 2 * lanes;
-    high[j] = low[j] + lanes / 2;
-  }
   for (int i = 0; i < n; ++i) {
     const Vector start = Broadcast<lanes>(bias ? bias[i] : T(0));
     for (int v = 0; v < width; v += lanes) {
@@ -468,9 +490,7 @@ void WinogradOutput(int n, const T* tiles, ptrdiff_t stride, const T* bias,
       for (int row = 0; row < 2; ++row) {
         const Vector even = start + half[row][0] + half[row][1] + half[row][2];
         const Vector odd = start + half[row][1] - half[row][2] - half[row][3];
-        T* to = out + (2 * i + row) * 2 * width + 2 * v;
-        Store<lanes>(to, __builtin_shuffle(even, odd, low));
-        Store<lanes>(to + lanes, __builtin_shuffle(even, odd, high));
+        StorePairs<lanes>(out + (2 * i + row) * 2 * width + 2 * v, even, odd);
       }
     }
   }
@@ -521,21 +541,15 @@ inline void MaxPool2x2Gradient(const T* dy, const int* where, int width,
   int at = 0;
   for (; at + lanes <= n; at += lanes) {
     const int corner = first + 2 * at;
-    Index offset, low, high;
-    for (int j = 0; j < lanes; ++j) {
-      offset[j] = corner + 2 * j;
-      low[j] = j / 2 + j % 2 * lanes;
-      high[j] = low[j] + lanes / 2;
-    }
+    Index offset;
+    for (int j = 0; j < lanes; ++j) offset[j] = corner + 2 * j;
     const Places places = Load<lanes>(where + at);
     const Index place = __builtin_convertvector(places, Index) - offset;
     const Vector gradient = Load<lanes>(dy + at), zero = {};
     for (int row = 0; row < 2; ++row) {
       const Vector even = place == row * width ? gradient : zero;
       const Vector odd = place == row * width + 1 ? gradient : zero;
-      T* to = dx + corner + row * width;
-      Store<lanes>(to, __builtin_shuffle(even, odd, low));
-      Store<lanes>(to + lanes, __builtin_shuffle(even, odd, high));
+      StorePairs<lanes>(dx + corner + row * width, even, odd);
     }
   }
   if (lanes > 4) {

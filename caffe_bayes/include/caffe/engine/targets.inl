@@ -23,10 +23,15 @@ namespace plain {
 #undef ENGINE_BLOCK_ROWS
 }  // namespace plain
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__)
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), \
+                             apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+#endif
 namespace avx2 {
 #define ENGINE_TARGET "avx2"
 #define ENGINE_VECTOR_BYTES 32
@@ -36,10 +41,20 @@ namespace avx2 {
 #undef ENGINE_VECTOR_BYTES
 #undef ENGINE_BLOCK_ROWS
 }  // namespace avx2
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
+#ifdef __clang__
+#pragma clang attribute push(                                      \
+    __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw"))), \
+    apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")
+#endif
 namespace avx512 {
 #define ENGINE_TARGET "avx512"
 #define ENGINE_VECTOR_BYTES 64
@@ -49,7 +64,11 @@ namespace avx512 {
 #undef ENGINE_VECTOR_BYTES
 #undef ENGINE_BLOCK_ROWS
 }  // namespace avx512
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 #define ENGINE_CHOOSE(...)                                    \
   (engine::Machine() == engine::kAvx512 ? avx512::__VA_ARGS__ \
