@@ -174,3 +174,8 @@ def assert_same_bits(a, b):
     for name in a:
         for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)):
             assert np.array_equal(x, y), f"{name} blob {i}"
+
+
+def agree(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether they differ by at most 1e-5 of the largest number, as other orders of sums do."""
+    return np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import python
+from conftest import agree, python
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
 
@@ -94,16 +94,11 @@ def computed(tmp_path_factory):
     return results
 
 
-def agree(a, b, key):
-    """Whether two results differ by no more than 1e-5 of the largest number."""
-    return np.abs(a[key] - b[key]).max() <= 1e-5 * np.abs(a[key]).max()
-
-
 @pytest.mark.parametrize("engine", ["best", "avx2", "plain"])
 def test_each_engine_computes_what_upstream_does(computed, engine):
     expected, found = computed["caffe"], computed[engine]
     assert expected.keys() == found.keys()
-    assert [key for key in expected if not agree(expected, found, key)] == []
+    assert [key for key in expected if not agree(found[key], expected[key])] == []
     for layer in LAYERS:
         for blob in range(4):
             assert np.any(found[f"gradient of {layer} {blob}"])
