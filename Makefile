@@ -15,12 +15,13 @@ setup: ## install missing Debian packages and the Python environment
 
 build: setup ## build libcaffe, the caffe tool and pycaffe into build/
 	@test -f build/build.ninja || cmake -Wno-dev -S . -B build -G Ninja \
-	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) $(CMAKE_FLAGS)
+	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" $(CMAKE_FLAGS)
 	@cmake --build build
 
 cuda: setup ## build with CUDA into build-cuda/; what of CUDA the machine lacks is fetched
-	@toolkit=$$($(PYTHON) scripts/cuda_toolkit.py) && cmake --log-level=WARNING -Wno-dev -S . -B build-cuda -G Ninja \
-	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) -DCPU_ONLY=OFF -DUSE_NCCL=ON $$toolkit \
+	@mkdir -p build-cuda && $(PYTHON) scripts/cuda_toolkit.py > build-cuda/toolkit.txt
+	@xargs -d '\n' -a build-cuda/toolkit.txt cmake --log-level=WARNING -Wno-dev -S . -B build-cuda -G Ninja \
+	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DCPU_ONLY=OFF -DUSE_NCCL=ON \
 	  $(if $(CUDA_ARCHITECTURES),"-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)") $(CMAKE_FLAGS)
 	@cmake --build build-cuda --target bayescaffe bayes_tests
 	@scripts/kernels.py report build-cuda
