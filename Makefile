@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -86,6 +86,9 @@ bench-peers: setup ## install the other tools that make bench compares with
 docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
 	@.venv/bin/bayescaffe data mnist
 	@docker/test.sh
+
+systems-test: setup ## run make test and make demo on fresh minimal Debian 12 and 13; needs root or sudo (hours)
+	@scripts/systems_test.sh
 
 clean: ## remove the builds and the Python environment, keep data and trained nets
 	rm -rf build build-cuda .cuda .venv
