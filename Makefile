@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -15,12 +15,13 @@ setup: ## install missing Debian packages and the Python environment
 
 build: setup ## build libcaffe, the caffe tool and pycaffe into build/
 	@test -f build/build.ninja || cmake -Wno-dev -S . -B build -G Ninja \
-	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) $(CMAKE_FLAGS)
+	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" $(CMAKE_FLAGS)
 	@cmake --build build
 
 cuda: setup ## build with CUDA into build-cuda/; what of CUDA the machine lacks is fetched
-	@toolkit=$$($(PYTHON) scripts/cuda_toolkit.py) && cmake --log-level=WARNING -Wno-dev -S . -B build-cuda -G Ninja \
-	  -DPYTHON_EXECUTABLE=$(CURDIR)/$(PYTHON) -DCPU_ONLY=OFF -DUSE_NCCL=ON $$toolkit \
+	@mkdir -p build-cuda && $(PYTHON) scripts/cuda_toolkit.py > build-cuda/toolkit.txt
+	@xargs -d '\n' -a build-cuda/toolkit.txt cmake --log-level=WARNING -Wno-dev -S . -B build-cuda -G Ninja \
+	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DCPU_ONLY=OFF -DUSE_NCCL=ON \
 	  $(if $(CUDA_ARCHITECTURES),"-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)") $(CMAKE_FLAGS)
 	@cmake --build build-cuda --target bayescaffe bayes_tests
 	@scripts/kernels.py report build-cuda
@@ -89,6 +90,9 @@ bench-peers: setup ## install the other tools that make bench compares with
 docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
 	@.venv/bin/bayescaffe data mnist
 	@docker/test.sh
+
+systems-test: setup ## run make test and make demo on fresh minimal Debian 12 and 13; needs root or sudo (hours)
+	@scripts/systems_test.sh
 
 clean: ## remove the builds and the Python environment, keep data and trained nets
 	rm -rf build build-cuda .cuda .venv

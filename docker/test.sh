@@ -22,8 +22,9 @@ fi
 kinds=("$@")
 [ $# -gt 0 ] || kinds=(cpu gpu)
 
-say() { printf '\ndocker-test: %s\n' "$*"; }
-fail() { printf 'docker-test: %s\n' "$*" >&2; exit 1; }
+# shellcheck disable=SC2034  # for base_system.sh
+name=docker-test
+. scripts/base_system.sh
 
 scratch=$(mktemp -d)
 touch "$scratch/containers"
@@ -37,26 +38,13 @@ trap clean_up EXIT
 container_of() { buildah from --pull-never "$1" | tee -a "$scratch/containers"; }
 
 # ---- What it needs ------------------------------------------------------------------------------
-missing=()
-for program in buildah debootstrap; do
-  command -v "$program" > /dev/null || missing+=("$program")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  say "installing ${missing[*]}"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" > /dev/null
-fi
+install_programs buildah debootstrap
 
-# Debian 12 from the mirror that this machine's apt uses, without the manuals, as in Debian's slim images.
+# Debian 12 without the manuals, as in Debian's slim images.
 make_base() {
-  local image=$1 mirror container
-  # shellcheck disable=SC2016  # these are apt's variables
-  mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(LABEL)' |
-           awk '$2 == "Debian" && $3 == "Debian" { print $1; exit }')
-  [ -n "$mirror" ] || fail "apt's configuration names no Debian mirror; name an image with BASE=…"
+  local image=$1 container
   say "making the base $image with debootstrap"
-  debootstrap --variant=minbase bookworm "$scratch/base" "$mirror" > "$scratch/log" ||
-    { tail "$scratch/log"; fail "debootstrap failed"; }
+  bootstrap bookworm "$scratch/base"
   printf 'path-exclude %s\n' '/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*' \
     '/usr/share/info/*' > "$scratch/base/etc/dpkg/dpkg.cfg.d/slim"
   rm -rf "$scratch"/base/usr/share/{doc,man,locale,info}/* "$scratch"/base/var/cache/apt/* \
@@ -77,12 +65,8 @@ fi
 
 # A build reaches what this machine reaches: its certificates, its package index and proxies.
 secrets=(--secret 'id=ca,src=/etc/ssl/certs/ca-certificates.crt')
-index=$(.venv/bin/pip config list |
-        sed -nE "s/^[^=]*\.(index-url|trusted-host|proxy)='(.*)'/\1 = \2/p")
-if [ -n "$index" ]; then
-  printf '[global]\n%s\n' "$index" > "$scratch/pip.conf"
-  secrets+=(--secret "id=pip,src=$scratch/pip.conf")
-fi
+pip_settings > "$scratch/pip.conf"
+[ ! -s "$scratch/pip.conf" ] || secrets+=(--secret "id=pip,src=$scratch/pip.conf")
 
 # ---- A docker that is buildah -------------------------------------------------------------------
 # Understands what docker/README.md uses. Trainings are cut short. There
