@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bayescaffe.cli.arguments import add_interval_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -50,21 +51,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("draws", type=Path, metavar="DRAWS", help="what `bayescaffe sample` wrote")
-    parser.add_argument(
-        "--level",
-        type=float,
-        default=0.95,
-        metavar="L",
-        help="of the credible intervals, between 0 and 1 (default: %(default)s); the more, the "
-        "more passes are needed: 41 for 0.95, 201 for 0.99",
-    )
-    parser.add_argument(
-        "--interval",
-        choices=("equal-tailed", "hdi"),
-        default="equal-tailed",
-        help="equal-tailed leaves out as many passes below as above, as the paper does; hdi is the "
-        "shortest interval, of highest density (default: %(default)s)",
-    )
+    add_interval_arguments(parser)
     parser.add_argument(
         "--ood",
         type=Path,

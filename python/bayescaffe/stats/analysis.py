@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
+from bayescaffe.common.progress import ProgressBar
 from bayescaffe.stats import intervals, metrics
 
 if TYPE_CHECKING:
@@ -252,16 +252,8 @@ def _per_image(
     }
     if labels is not None:
         found["wrong_passes"] = np.empty(images)
-    bar = tqdm(
-        total=images,
-        desc="analysing",
-        unit=" images",
-        delay=1,
-        leave=False,
-        disable=None if progress else True,  # None: only on a terminal
-    )
     step = max(1, CHUNK_NUMBERS // (passes * classes))
-    with bar:
+    with ProgressBar(images, "analysing", show=progress, delay=1) as bar:
         for start in range(0, images, step):
             part = slice(start, start + step)
             chunk = np.asarray(probabilities[:, part])
@@ -280,7 +272,7 @@ def _per_image(
             if labels is not None:
                 wrong = chunk.argmax(axis=-1) != labels[part]
                 found["wrong_passes"][part] = wrong.mean(axis=0)
-            bar.update(chunk.shape[1])
+            bar.advance(chunk.shape[1])
     return found
 
 
