@@ -50,7 +50,7 @@ def test_per_image_numbers(interval):
     draws = random_draws()
     found = analyze(draws, level=0.9, interval=interval)
     mean = draws.probabilities.mean(axis=0, dtype=np.float64)
-    assert (found.passes, found.images, found.classes) == (PASSES, IMAGES, CLASSES)
+    assert (found.draws, found.images, found.classes) == (PASSES, IMAGES, CLASSES)
     np.testing.assert_allclose(found.mean, mean)
     np.testing.assert_array_equal(found.predicted, mean.argmax(axis=1))
     np.testing.assert_allclose(found.confidence, mean.max(axis=1))
@@ -63,7 +63,7 @@ def test_per_image_numbers(interval):
     np.testing.assert_allclose(found.entropy, found.aleatoric + found.epistemic)
     np.testing.assert_array_equal(found.correct, mean.argmax(axis=1) == draws.labels)
     wrong = draws.probabilities.argmax(axis=-1) != draws.labels
-    np.testing.assert_allclose(found.wrong_passes, wrong.mean(axis=0))
+    np.testing.assert_allclose(found.wrong_draws, wrong.mean(axis=0))
 
 
 def test_figures_of_labelled_draws():
@@ -77,7 +77,7 @@ def test_figures_of_labelled_draws():
     assert found.metrics == pytest.approx(
         {
             "error": 1 - sk.accuracy_score(draws.labels, mean.argmax(axis=1)),
-            "single_pass_error": np.mean(single),
+            "single_draw_error": np.mean(single),
             "nll": sk.log_loss(draws.labels, mean / mean.sum(axis=1, keepdims=True)),
             "brier": sk.brier_score_loss(draws.labels, mean, scale_by_half=False, labels=range(4)),
             "ece": metrics.calibration_error(found.reliability),
@@ -124,7 +124,7 @@ def test_without_labels():
     found = analyze(dataclasses.replace(draws, labels=None), ood=ood_draws())
     np.testing.assert_array_equal(found.predicted, analyze(draws).predicted)
     assert found.metrics == {}
-    nothing = (found.labels, found.correct, found.wrong_passes, found.table, found.reliability)
+    nothing = (found.labels, found.correct, found.wrong_draws, found.table, found.reliability)
     assert nothing == (None,) * 5
     assert found.risk_coverage is None
     assert found.ood["images"] == IMAGES
@@ -138,17 +138,17 @@ def test_one_pass_of_an_ordinary_net():
     np.testing.assert_array_equal(found.upper, draws.probabilities[0])
     assert found.certain.all()  # the largest probability is strictly larger than all others
     assert not found.epistemic.any()
-    assert found.metrics["error"] == found.metrics["single_pass_error"]
+    assert found.metrics["error"] == found.metrics["single_draw_error"]
     assert found.metrics["aurc_epistemic"] == pytest.approx(found.metrics["error"])
     assert len(found.warnings) == 1
-    assert "one pass has no spread" in found.warnings[0]
+    assert "one draw has no spread" in found.warnings[0]
 
 
 def test_passes_of_a_net_that_draws_nothing_are_a_warning():
     one = random_draws(passes=1).probabilities
     same = Draws(one.repeat(41, axis=0), None, {"is_random": False})
     assert analyze(same).warnings == [
-        "all 41 passes are the same, since no layer of the net is random"
+        "all 41 draws are the same, since no layer of the net is random"
     ]
     assert analyze(dataclasses.replace(same, meta={"is_random": True})).warnings == []
 
@@ -156,9 +156,9 @@ def test_passes_of_a_net_that_draws_nothing_are_a_warning():
 def test_too_few_passes_are_a_warning():
     assert analyze(random_draws(passes=41)).warnings == []
     (warning,) = analyze(random_draws(passes=40)).warnings
-    assert "40 passes are too few" in warning
+    assert "40 draws are too few" in warning
     (warning,) = analyze(random_draws(passes=41), level=0.99).warnings
-    assert "take 201 passes" in warning
+    assert "use at least 201 draws" in warning
 
 
 def test_chunks_change_nothing_and_bound_the_memory(monkeypatch, tmp_path):
@@ -329,8 +329,8 @@ def test_json_is_the_summary(folder, capsys):
     assert run(folder / "draws.npz", "--ood", folder / "other.npz", *options) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(out.read_text())
-    assert printed.pop("draws") == str(folder / "draws.npz")
-    assert printed.pop("ood_draws") == str(folder / "other.npz")
+    assert printed.pop("draws_file") == str(folder / "draws.npz")
+    assert printed.pop("ood_file") == str(folder / "other.npz")
     assert (
         printed
         == analyze(random_draws(), level=0.9, interval="hdi", ood=ood_draws(), bins=7).summary()
@@ -374,7 +374,7 @@ def test_without_labels_the_command_says_so(folder, capsys):
     text = capsys.readouterr().out
     assert "of 90 images (the predicted class's interval overlaps no other)" in text
     assert "this file has no labels" in text
-    assert "warning: 60 passes are too few for intervals at level 0.99" in text
+    assert "warning: 60 draws are too few for intervals at level 0.99" in text
     assert "NLL" not in text
 
 

@@ -85,7 +85,11 @@ def _run(args: argparse.Namespace) -> None:
         bins=args.bins,
         progress=not args.quiet,
     )
-    summary = {"draws": str(args.draws), "ood_draws": args.ood and str(args.ood), **found.summary()}
+    summary = {
+        "draws_file": str(args.draws),
+        "ood_file": args.ood and str(args.ood),
+        **found.summary(),
+    }
     if args.csv is not None:
         found.write_csv(args.csv)
         log.info("wrote %s", args.csv)
@@ -109,7 +113,7 @@ def _keep_apart(args: argparse.Namespace) -> None:
 def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
     """The figures on one screen, each with a few words on what it means."""
     lines = [
-        f"{draws}: {found.passes:,} pass{'es' * (found.passes > 1)} x {found.images:,} images, "
+        f"{draws}: {found.draws:,} draw{'s' * (found.draws > 1)} x {found.images:,} images, "
         f"{found.classes} classes; "
         f"{100 * found.level:g} % intervals ({found.interval})",
         *(f"warning: {warning}" for warning in found.warnings),
@@ -138,7 +142,7 @@ def _errors(found: Analysis) -> list[str]:
     return [
         _line("error", _percent(figures["error"]), f"{wrong:,} of {found.images:,} images wrong"),
         _line(
-            "single pass", _percent(figures["single_pass_error"]), "error of one pass alone, mean"
+            "single pass", _percent(figures["single_draw_error"]), "error of one pass alone, mean"
         ),
         "",
         f"{'':14}{'certain':>10}{'uncertain':>12}   {CERTAIN}",

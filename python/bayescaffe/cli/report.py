@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace) -> None:
     )
     size = path.stat().st_size
     if args.json:
-        found = {"draws": str(args.draws), "report": str(path), "bytes": size}
+        found = {"draws_file": str(args.draws), "report": str(path), "bytes": size}
         print(json.dumps({**found, **analysis.summary()}))
     else:
         print(f"{path}: {size / 1e6:.1f} MB; open it in a browser")

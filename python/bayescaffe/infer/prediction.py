@@ -149,7 +149,7 @@ def predict_with(
     if not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
         passes = 1
-    elif few := intervals.too_few_passes(passes, level):
+    elif few := intervals.too_few_draws(passes, level):
         log.warning("%s", few)
 
     def fail(name: str, error: BayesCaffeError) -> None:

@@ -34,7 +34,7 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 class Analysis:
     """What `analyze` found. Arrays have one entry, or one row of classes, for each image."""
 
-    passes: int
+    draws: int
     images: int
     classes: int
     level: float
@@ -67,10 +67,10 @@ class Analysis:
     labels: np.ndarray | None = None
     """The true classes."""
     correct: np.ndarray | None = None
-    wrong_passes: np.ndarray | None = None
+    wrong_draws: np.ndarray | None = None
     """Share of the passes that by themselves predict another class than the true one."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """error, single_pass_error, nll, brier, ece, adaptive_ece, aurc, excess_aurc, aurc_epistemic;
+    """error, single_draw_error, nll, brier, ece, adaptive_ece, aurc, excess_aurc, aurc_epistemic;
     docs/metrics.md says what they are."""
     table: dict[str, int] | None = None
     """Images that are correct_certain, correct_uncertain, wrong_certain, wrong_uncertain."""
@@ -91,12 +91,12 @@ class Analysis:
             risk = self.risk_coverage["risk"]
             risks = [{"coverage": c, "risk": metrics.risk_at(c, risk)} for c in COVERAGES]
         return {
-            "passes": self.passes,
+            "draws": self.draws,
             "images": self.images,
             "classes": self.classes,
             "level": self.level,
             "interval": self.interval,
-            "passes_needed": intervals.passes_needed(self.level),
+            "draws_needed": intervals.draws_needed(self.level),
             "warnings": self.warnings,
             "certain": int(self.certain.sum()),
             "entropy": float(self.entropy.mean()),
@@ -163,7 +163,7 @@ def analyze(
     if bins < 1:
         raise BayesCaffeError(f"{bins} bins, expected at least 1")
     name = _name(draws, "draws")
-    passes, images, classes = _shape(draws, name)
+    count, images, classes = _shape(draws, name)
     labels = _labels(draws, name)
     if ood is not None:
         other_name = _name(ood, "ood draws")
@@ -173,10 +173,10 @@ def analyze(
                 "both must come from the same net"
             )
 
-    few = intervals.too_few_passes(passes, level)
+    few = intervals.too_few_draws(count, level)
     warnings = [few] if few else []
-    if passes > 1 and not draws.meta.get("is_random", True):
-        warnings.append(f"all {passes} passes are the same, since no layer of the net is random")
+    if count > 1 and not draws.meta.get("is_random", True):
+        warnings.append(f"all {count} draws are the same, since no layer of the net is random")
     found = _per_image(draws.probabilities, name, labels, level, interval, progress)
     judged = {} if labels is None else _judge(found, labels, bins)
     if ood is not None:
@@ -184,7 +184,7 @@ def analyze(
         other = _per_image(ood.probabilities, other_name, None, level, interval, progress)
         judged["ood"] = _compare(found, other)
     return Analysis(
-        passes=passes,
+        draws=count,
         images=images,
         classes=classes,
         level=level,
@@ -251,7 +251,7 @@ def _per_image(
         **{key: np.empty(images) for key in ("confidence", "entropy", "aleatoric", "epistemic")},
     }
     if labels is not None:
-        found["wrong_passes"] = np.empty(images)
+        found["wrong_draws"] = np.empty(images)
     step = max(1, CHUNK_NUMBERS // (passes * classes))
     with ProgressBar(images, "analysing", show=progress, delay=1) as bar:
         for start in range(0, images, step):
@@ -271,7 +271,7 @@ def _per_image(
                 found[key][part] = values
             if labels is not None:
                 wrong = chunk.argmax(axis=-1) != labels[part]
-                found["wrong_passes"][part] = wrong.mean(axis=0)
+                found["wrong_draws"][part] = wrong.mean(axis=0)
             bar.advance(chunk.shape[1])
     return found
 
@@ -309,7 +309,7 @@ def _judge(found: dict[str, np.ndarray], labels: np.ndarray, bins: int) -> dict:
         "correct": correct,
         "metrics": {
             "error": float((~correct).mean()),
-            "single_pass_error": float(found["wrong_passes"].mean()),
+            "single_draw_error": float(found["wrong_draws"].mean()),
             "nll": metrics.nll(found["mean"], labels),
             "brier": metrics.brier(found["mean"], labels),
             "ece": metrics.calibration_error(reliability),

@@ -53,30 +53,30 @@ KINDS: dict[str, Interval] = {"equal-tailed": equal_tailed, "hdi": highest_densi
 """The kinds of interval by the name the user gives."""
 
 
-def passes_needed(level: float) -> int:
-    """The fewest passes from which the ends of an interval do not rest on the extreme draws.
+def draws_needed(level: float) -> int:
+    """The fewest draws with which the ends of an interval do not depend on the extreme draws.
 
-    This is n >= 1 + 2/(1-L): 21 passes at 90 %, 41 at 95 %, 201 at 99 %. With fewer, the ends of
-    the equal-tailed interval are interpolated from the smallest and the largest draw, and an
-    outlier moves them however far it is; with so many, it does not matter how far it is. A
-    highest-density interval can then leave out both the smallest and the largest draw.
+    This is n >= 1 + 2/(1-L): 21 draws at 90 %, 41 at 95 %, 201 at 99 %. With fewer draws, the ends
+    of the equal-tailed interval are interpolated from the smallest and the largest draw, so a
+    single outlier moves them. With enough draws the value of an outlier does not matter, and a
+    highest-density interval can leave out both the smallest and the largest draw.
     """
     return math.ceil(1 + 2 / (1 - _exact(level)))
 
 
-def too_few_passes(passes: int, level: float) -> str | None:
-    """Why `passes` do not suffice for intervals at `level`, None if they do."""
-    needed = passes_needed(level)
-    if passes >= needed:
+def too_few_draws(draws: int, level: float) -> str | None:
+    """Why `draws` are too few for intervals at `level`; None if they are enough."""
+    needed = draws_needed(level)
+    if draws >= needed:
         return None
-    if passes == 1:
+    if draws == 1:
         return (
-            "one pass has no spread: intervals have no width, all predictions but ties count as "
-            f"certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
+            "one draw has no spread: intervals have no width, every prediction except a tie counts "
+            f"as certain, and epistemic uncertainty is 0; level {level:g} needs {needed} draws"
         )
     return (
-        f"{passes} passes are too few for intervals at level {level:g}: their ends rest on the "
-        f"smallest and the largest draw; take {needed} passes or more, or a lower level"
+        f"{draws} draws are too few for intervals at level {level:g}: the ends depend on the "
+        f"smallest and the largest draw; use at least {needed} draws, or a lower level"
     )
 
 
