@@ -1,14 +1,14 @@
-"""Credible intervals from draws, and the paper's test whether a prediction is certain.
+"""Credible intervals from draws, and the paper's test of whether a prediction is certain.
 
 Two kinds of interval at level L from n draws of a quantity, sorted x[0] <= ... <= x[n-1]:
 
-equal-tailed      from the (1-L)/2 to the (1+L)/2 quantile, as in the paper. The q-quantile is at
-                  position (n-1) q of the sorted draws, between two draws linearly interpolated
-                  (NumPy's default).
-highest density   the shortest interval [x[i], x[i+k]] with k = floor(L n), as arviz defines it; of
-                  equally short ones the lowest.
+equal-tailed      from the (1-L)/2 quantile to the (1+L)/2 quantile, as in the paper. The q-quantile
+                  is at position (n-1) q of the sorted draws, with linear interpolation between two
+                  draws (NumPy's default).
+highest density   the shortest interval [x[i], x[i+k]] with k = floor(L n), as ArviZ defines it; the
+                  lowest one if several are equally short.
 
-Levels are taken as the decimal numbers they are written as: 0.95 is 95/100 exactly.
+A level means the decimal number as written: 0.95 is exactly 95/100.
 """
 
 import math
@@ -42,7 +42,7 @@ def highest_density(
     exact = _exact(level)
     ordered = _sorted(samples, axis)
     gaps = math.floor(exact * len(ordered))
-    # In float64: differences of float32 would be rounded, and make ties of what is none.
+    # In float64: rounded float32 differences would create ties.
     widths = np.subtract(ordered[gaps:], ordered[: len(ordered) - gaps], dtype=np.float64)
     start = widths.argmin(axis=0)[np.newaxis]
     lower, upper = (np.take_along_axis(ordered, start + shift, axis=0)[0] for shift in (0, gaps))
@@ -50,7 +50,7 @@ def highest_density(
 
 
 KINDS: dict[str, Interval] = {"equal-tailed": equal_tailed, "hdi": highest_density}
-"""The kinds of interval by the name the user gives."""
+"""The kinds of interval, by the name that the user gives."""
 
 
 def draws_needed(level: float) -> int:
@@ -81,15 +81,15 @@ def too_few_draws(draws: int, level: float) -> str | None:
 
 
 def certain(lower: np.ndarray, upper: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """The paper's test: does the predicted class's interval overlap that of no other class?
+    """The paper's test: the predicted class's interval overlaps the interval of no other class.
 
-    Intervals are closed: those that share only an end point overlap, and so do two equal points.
-    The predicted class's interval must lie above all others. (The paper does not say so. It makes a
-    difference only if the interval of the class with the largest mean lies below another one.)
+    Intervals are closed: two intervals that share only an end point overlap, and so do two equal
+    points. The predicted class's interval must also lie above all others. (The paper does not say
+    so. It matters only if the interval of the class with the largest mean lies below another one.)
 
     Args:
         lower, upper: ... x classes.
-        predicted: index of the predicted class, of the shape of `lower` without its last axis.
+        predicted: index of the predicted class; the shape of `lower` without its last axis.
     """
     index = np.asarray(predicted)[..., np.newaxis]
     others = np.array(upper, copy=True)
@@ -111,8 +111,8 @@ def _sorted(samples: np.ndarray, axis: int) -> np.ndarray:
     if not np.issubdtype(samples.dtype, np.floating):
         samples = samples.astype(np.float64)
     if len(samples) == 0:
-        raise BayesCaffeError("a credible interval needs at least one draw, there is none")
+        raise BayesCaffeError("a credible interval needs at least one draw; there is none")
     ordered = np.sort(samples, axis=0)
     if np.isnan(ordered[-1]).any():  # NaNs are sorted to the end
-        raise BayesCaffeError("a credible interval cannot be made of draws that are NaN")
+        raise BayesCaffeError("a credible interval needs numbers, but some draws are NaN")
     return ordered
