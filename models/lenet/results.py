@@ -154,7 +154,7 @@ def _errors(found: Found, kinds: Sequence[str]) -> str:
     for kind in kinds:
         stock, bayes = _errors_of(found, kind, "stock"), _errors_of(found, kind, "bayes")
         gain = [f - b for f, b in zip(stock, bayes, strict=True)]
-        single = _errors_of(found, kind, "bayes", "single_pass_error")
+        single = _errors_of(found, kind, "bayes", "single_draw_error")
         rows.append(
             [
                 TITLES[kind],

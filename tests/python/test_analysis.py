@@ -18,15 +18,15 @@ from bayescaffe.stats.intervals import KINDS, certain
 from scipy import stats
 from sklearn import metrics as sk
 
-PASSES, IMAGES, CLASSES = 60, 90, 4
+DRAWS, IMAGES, CLASSES = 60, 90, 4
 
 
-def random_draws(passes=PASSES, images=IMAGES, classes=CLASSES, noise=1.0, seed=0, signal=4.0):
-    """Passes that are fairly right: the true class has a higher logit, each pass its own noise."""
+def random_draws(draws=DRAWS, images=IMAGES, classes=CLASSES, noise=1.0, seed=0, signal=4.0):
+    """Draws that are fairly right: the true class has a higher logit, each draw its own noise."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, images)
     logits = random.normal(size=(1, images, classes)) + noise * random.normal(
-        size=(passes, images, classes)
+        size=(draws, images, classes)
     )
     logits[:, np.arange(images), labels] += signal * random.random(images)
     powers = np.exp(logits)
@@ -38,8 +38,8 @@ def ood_draws(**options):
     return random_draws(seed=1, signal=0, noise=3, **options)
 
 
-def make_draws(*passes, labels=None):
-    return Draws(np.array(passes, np.float32), None if labels is None else np.array(labels), {})
+def make_draws(*draws, labels=None):
+    return Draws(np.array(draws, np.float32), None if labels is None else np.array(labels), {})
 
 
 # What it finds
@@ -50,7 +50,7 @@ def test_per_image_numbers(interval):
     draws = random_draws()
     found = analyze(draws, level=0.9, interval=interval)
     mean = draws.probabilities.mean(axis=0, dtype=np.float64)
-    assert (found.passes, found.images, found.classes) == (PASSES, IMAGES, CLASSES)
+    assert (found.draws, found.images, found.classes) == (DRAWS, IMAGES, CLASSES)
     np.testing.assert_allclose(found.mean, mean)
     np.testing.assert_array_equal(found.predicted, mean.argmax(axis=1))
     np.testing.assert_allclose(found.confidence, mean.max(axis=1))
@@ -63,7 +63,7 @@ def test_per_image_numbers(interval):
     np.testing.assert_allclose(found.entropy, found.aleatoric + found.epistemic)
     np.testing.assert_array_equal(found.correct, mean.argmax(axis=1) == draws.labels)
     wrong = draws.probabilities.argmax(axis=-1) != draws.labels
-    np.testing.assert_allclose(found.wrong_passes, wrong.mean(axis=0))
+    np.testing.assert_allclose(found.wrong_draws, wrong.mean(axis=0))
 
 
 def test_figures_of_labelled_draws():
@@ -77,7 +77,7 @@ def test_figures_of_labelled_draws():
     assert found.metrics == pytest.approx(
         {
             "error": 1 - sk.accuracy_score(draws.labels, mean.argmax(axis=1)),
-            "single_pass_error": np.mean(single),
+            "single_draw_error": np.mean(single),
             "nll": sk.log_loss(draws.labels, mean / mean.sum(axis=1, keepdims=True)),
             "brier": sk.brier_score_loss(draws.labels, mean, scale_by_half=False, labels=range(4)),
             "ece": metrics.calibration_error(found.reliability),
@@ -99,7 +99,7 @@ def test_figures_of_labelled_draws():
 
 
 def test_the_papers_table():
-    # Class 0 in both passes by far; class 0 but once class 1 is close; both also as wrong ones.
+    # Class 0 in both draws by far; class 0 but once class 1 is close; both also as wrong ones.
     sure, unsure = ([0.9, 0.1, 0], [0.8, 0.1, 0.1]), ([0.9, 0.1, 0], [0.4, 0.5, 0.1])
     images = [sure, sure, sure, unsure, unsure, sure, unsure]
     draws = make_draws(*zip(*images, strict=True), labels=[0, 0, 0, 0, 0, 1, 2])
@@ -124,45 +124,45 @@ def test_without_labels():
     found = analyze(dataclasses.replace(draws, labels=None), ood=ood_draws())
     np.testing.assert_array_equal(found.predicted, analyze(draws).predicted)
     assert found.metrics == {}
-    nothing = (found.labels, found.correct, found.wrong_passes, found.table, found.reliability)
+    nothing = (found.labels, found.correct, found.wrong_draws, found.table, found.reliability)
     assert nothing == (None,) * 5
     assert found.risk_coverage is None
     assert found.ood["images"] == IMAGES
     json.dumps(found.summary())
 
 
-def test_one_pass_of_an_ordinary_net():
-    draws = random_draws(passes=1)
+def test_one_draw_of_a_stock_net():
+    draws = random_draws(draws=1)
     found = analyze(draws)
     np.testing.assert_array_equal(found.lower, draws.probabilities[0])
     np.testing.assert_array_equal(found.upper, draws.probabilities[0])
     assert found.certain.all()  # the largest probability is strictly larger than all others
     assert not found.epistemic.any()
-    assert found.metrics["error"] == found.metrics["single_pass_error"]
+    assert found.metrics["error"] == found.metrics["single_draw_error"]
     assert found.metrics["aurc_epistemic"] == pytest.approx(found.metrics["error"])
     assert len(found.warnings) == 1
-    assert "one pass has no spread" in found.warnings[0]
+    assert "one draw has no spread" in found.warnings[0]
 
 
-def test_passes_of_a_net_that_draws_nothing_are_a_warning():
-    one = random_draws(passes=1).probabilities
+def test_draws_of_a_net_without_randomness_are_a_warning():
+    one = random_draws(draws=1).probabilities
     same = Draws(one.repeat(41, axis=0), None, {"is_random": False})
     assert analyze(same).warnings == [
-        "all 41 passes are the same, since no layer of the net is random"
+        "all 41 draws are the same, because no layer of the net is random"
     ]
     assert analyze(dataclasses.replace(same, meta={"is_random": True})).warnings == []
 
 
-def test_too_few_passes_are_a_warning():
-    assert analyze(random_draws(passes=41)).warnings == []
-    (warning,) = analyze(random_draws(passes=40)).warnings
-    assert "40 passes are too few" in warning
-    (warning,) = analyze(random_draws(passes=41), level=0.99).warnings
-    assert "take 201 passes" in warning
+def test_too_few_draws_are_a_warning():
+    assert analyze(random_draws(draws=41)).warnings == []
+    (warning,) = analyze(random_draws(draws=40)).warnings
+    assert "40 draws are too few" in warning
+    (warning,) = analyze(random_draws(draws=41), level=0.99).warnings
+    assert "use at least 201 draws" in warning
 
 
 def test_chunks_change_nothing_and_bound_the_memory(monkeypatch, tmp_path):
-    draws = random_draws(passes=400, images=500)
+    draws = random_draws(draws=400, images=500)
     save_draws(tmp_path / "draws.npz", draws.probabilities, draws.labels, draws.meta)
     whole = analyze(draws)
     monkeypatch.setattr(analysis, "CHUNK_NUMBERS", 400 * 4 * 7)  # seven images
@@ -177,14 +177,14 @@ def test_chunks_change_nothing_and_bound_the_memory(monkeypatch, tmp_path):
         np.testing.assert_equal(getattr(pieces, field.name), getattr(whole, field.name))
 
 
-def test_a_hundred_passes_of_ten_thousand_images_take_less_than_two_seconds():
-    draws = random_draws(passes=100, images=10_000, classes=10)
+def test_a_hundred_draws_of_ten_thousand_images_take_less_than_two_seconds():
+    draws = random_draws(draws=100, images=10_000, classes=10)
     start = time.thread_time()  # what others do on this machine is not our time
     analyze(draws)
     assert time.thread_time() - start < 2
 
 
-# Other data
+# Out-of-distribution images
 
 
 def test_ood_scores_are_sklearns():
@@ -206,11 +206,40 @@ def test_ood_scores_are_sklearns():
 
 
 def test_sets_that_are_not_comparable_are_a_warning():
-    other = ood_draws(passes=50)
+    other = ood_draws(draws=50)
     other.meta["weights_sha256"] = "cd"
-    passes, weights = analyze(random_draws(), ood=other).warnings
-    assert "the other set has 50 passes, this one 60" in passes
-    assert "other weights" in weights
+    draws, weights = analyze(random_draws(), ood=other).warnings
+    assert "the out-of-distribution images have 50 draws, the others 60" in draws
+    assert "different weights" in weights
+
+
+# How it is called and shown
+
+
+def test_draws_come_from_a_file_or_from_arrays(tmp_path):
+    draws, ood = random_draws(), ood_draws()
+    paths = [tmp_path / "draws.npz", tmp_path / "ood.npz"]
+    for path, one in zip(paths, (draws, ood), strict=True):
+        save_draws(path, one.probabilities, one.labels, one.meta)
+    whole = analyze(draws, ood=ood).summary()
+    assert analyze(paths[0], ood=str(paths[1])).summary() == whole
+    assert analyze(Draws(draws.probabilities, draws.labels), ood=ood).summary() == whole
+    assert analyze(Draws(draws.probabilities)).labels is None
+
+
+def test_repr_is_a_few_lines_without_arrays():
+    draws = random_draws(draws=40, images=1200)
+    found = analyze(draws, ood=ood_draws(draws=40))
+    text = repr(found)
+    assert text.splitlines()[0] == "Analysis of 40 draws x 1,200 images x 4 classes"
+    assert f"certain of {found.certain.sum():,} images" in text
+    assert f"error {found.metrics['error']:.4g}, " in text
+    assert f"wrong_certain {found.table['wrong_certain']:,}, " in text
+    assert f"entropy {found.ood['scores']['entropy']['auroc']:.4g}" in text
+    assert "warning: 40 draws are too few" in text
+    assert len(text.splitlines()) == 6 and len(text) < 700 and "array" not in text
+    without = repr(analyze(dataclasses.replace(draws, labels=None)))
+    assert "error" not in without and len(without.splitlines()) == 3
 
 
 # What cannot be analysed
@@ -224,13 +253,13 @@ def test_draws_that_are_no_probabilities(monkeypatch):
         if bad == -0.1:
             probabilities[2, 150, 0] = 1.1
         with pytest.raises(
-            BayesCaffeError, match="draws: pass 2 of image 150 is not prob"
+            BayesCaffeError, match="draws: draw 2 of image 150 is not prob"
         ) as error:
             analyze(Draws(probabilities, None, {}))
         assert what in str(error.value) or f"{0.5 + bad:g}" in str(error.value)
-    with pytest.raises(BayesCaffeError, match="ood draws: pass 2 of image 150"):
+    with pytest.raises(BayesCaffeError, match="ood draws: draw 2 of image 150"):
         analyze(random_draws(classes=2), ood=Draws(probabilities, None, {}))
-    with pytest.raises(BayesCaffeError, match="there.npz: pass 2 of image 150"):
+    with pytest.raises(BayesCaffeError, match="there.npz: draw 2 of image 150"):
         analyze(Draws(probabilities, None, {"path": "there.npz"}))
 
 
@@ -240,7 +269,7 @@ def test_labels_outside_the_classes(label):
     draws.labels[5] = label
     with pytest.raises(BayesCaffeError, match=rf"image 5 has the label {label}, .* 0\.\.3"):
         analyze(draws)
-    # Those of the other set are not used: they may be of classes that the net does not know.
+    # The labels of the out-of-distribution set are not used: its classes may be unknown to the net.
     analyze(random_draws(), ood=draws)
 
 
@@ -256,7 +285,7 @@ def test_nothing_to_analyse(shape):
     draws = Draws(np.empty(shape, np.float32), None, {})
     with pytest.raises(BayesCaffeError, match=f"draws: .* shape {' x '.join(map(str, shape))}"):
         analyze(draws)
-    with pytest.raises(BayesCaffeError, match="ood draws: .* expected at least one pass"):
+    with pytest.raises(BayesCaffeError, match="ood draws: .* expected draws x images"):
         analyze(random_draws(), ood=draws)
 
 
@@ -329,8 +358,8 @@ def test_json_is_the_summary(folder, capsys):
     assert run(folder / "draws.npz", "--ood", folder / "other.npz", *options) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(out.read_text())
-    assert printed.pop("draws") == str(folder / "draws.npz")
-    assert printed.pop("ood_draws") == str(folder / "other.npz")
+    assert printed.pop("draws_file") == str(folder / "draws.npz")
+    assert printed.pop("ood_file") == str(folder / "other.npz")
     assert (
         printed
         == analyze(random_draws(), level=0.9, interval="hdi", ood=ood_draws(), bins=7).summary()
@@ -374,7 +403,7 @@ def test_without_labels_the_command_says_so(folder, capsys):
     text = capsys.readouterr().out
     assert "of 90 images (the predicted class's interval overlaps no other)" in text
     assert "this file has no labels" in text
-    assert "warning: 60 passes are too few for intervals at level 0.99" in text
+    assert "warning: 60 draws are too few for intervals at level 0.99" in text
     assert "NLL" not in text
 
 
@@ -395,8 +424,8 @@ def test_help_shows_examples(capsys):
         (("draws.npz", "--ood", "other.npz", "--out", "./other.npz"), "--out other.npz: is alr"),
         (("draws.npz", "--csv", "same", "--out", "same"), "--out same: is already named"),
         (("draws.npz", "--csv", "none/images.csv"), "none"),
-        (("bad.npz",), "bad.npz: pass 3 of image 4 is not probabilities"),
-        (("draws.npz", "--ood", "bad.npz"), "bad.npz: pass 3 of image 4 is not probabilities"),
+        (("bad.npz",), "bad.npz: draw 3 of image 4 is not probabilities"),
+        (("draws.npz", "--ood", "bad.npz"), "bad.npz: draw 3 of image 4 is not probabilities"),
     ],
 )
 def test_failures_are_one_line_and_leave_all_files(folder, monkeypatch, capsys, arguments, message):

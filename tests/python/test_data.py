@@ -17,7 +17,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from bayescaffe import cli
+from bayescaffe import __version__, cli
 from bayescaffe.common import files as scratch
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.data import datasets as data
@@ -780,4 +780,4 @@ def test_package_and_help_import_nothing_heavy():
 def test_python_m_bayescaffe():
     command = [sys.executable, "-m", "bayescaffe", "--version"]
     run = subprocess.run(command, capture_output=True, text=True)
-    assert (run.returncode, run.stdout) == (0, "bayescaffe 0.1.0\n")
+    assert (run.returncode, run.stdout) == (0, f"bayescaffe {__version__}\n")

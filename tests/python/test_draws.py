@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.npz import NpzFile, write_npz
-from bayescaffe.stats.draws import load_draws, save_draws
+from bayescaffe.stats.draws import Draws, load_draws, save_draws
 
 RANDOM = np.random.default_rng(0)
 PROBABILITIES = RANDOM.dirichlet(np.ones(3), (4, 5)).astype(np.float32)
@@ -35,6 +35,13 @@ def test_what_is_saved_is_loaded(path):
 def test_without_labels(tmp_path):
     save_draws(tmp_path / "x.npz", PROBABILITIES, None, META)
     assert load_draws(tmp_path / "x.npz").labels is None
+
+
+def test_repr_is_a_few_lines_without_arrays(path):
+    text = repr(load_draws(path))
+    shape = "Draws: 4 x 5 x 3 (draws x images x classes)"
+    assert text == f"{shape}, with labels\n  path: {path}\n  seed: 7"
+    assert repr(Draws(PROBABILITIES)) == f"{shape}, no labels"
 
 
 def test_plain_numpy_reads_it(path):
@@ -101,7 +108,7 @@ def test_damaged_and_foreign_files_are_refused(path, tmp_path):
         ({"probabilities": PROBABILITIES.astype(float)}, "probabilities are float64"),
         ({"labels": LABELS[:4]}, r"labels are int64 of shape \(4,\)"),
         ({"labels": LABELS / 2}, "labels are float64"),
-        ({"meta": np.array("{")}, "its meta is no JSON"),
+        ({"meta": np.array("{")}, "its meta is not JSON"),
         ({"meta": np.array("[1]")}, r"its meta is \[1\], expected an object"),
     ],
 )

@@ -134,14 +134,14 @@ def test_what_cannot_be_an_interval(interval):
         interval(np.array([0, np.nan, 1]), 0.9)
 
 
-# Enough passes
+# Enough draws
 
 
 @pytest.mark.parametrize(
     ("level", "needed"), [(0.5, 5), (0.8, 11), (0.9, 21), (0.95, 41), (0.99, 201), (0.999, 2001)]
 )
 def test_from_the_passes_needed_on_outliers_do_not_move_the_interval(level, needed):
-    assert intervals.passes_needed(level) == needed
+    assert intervals.draws_needed(level) == needed
 
     def moved(interval, draws):
         samples = skewed(draws)
@@ -156,10 +156,10 @@ def test_from_the_passes_needed_on_outliers_do_not_move_the_interval(level, need
 
 
 def test_too_few_passes_says_why_and_what_to_do():
-    assert intervals.too_few_passes(41, 0.95) is None
-    assert "40 passes are too few" in intervals.too_few_passes(40, 0.95)
-    assert "take 41 passes" in intervals.too_few_passes(40, 0.95)
-    assert "one pass has no spread" in intervals.too_few_passes(1, 0.95)
+    assert intervals.too_few_draws(41, 0.95) is None
+    assert "40 draws are too few" in intervals.too_few_draws(40, 0.95)
+    assert "use at least 41 draws" in intervals.too_few_draws(40, 0.95)
+    assert "one draw has no spread" in intervals.too_few_draws(1, 0.95)
 
 
 # The overlap test
@@ -172,7 +172,7 @@ def test_too_few_passes_says_why_and_what_to_do():
         ([0.4, 0.0, 0.1], [0.9, 0.2, 0.5], False),
         ([0.5, 0.0, 0.1], [0.9, 0.2, 0.5], False),  # they touch
         ([0.4, 0.3, 0.1], [0.9, 0.8, 0.3], False),  # the second inside the first
-        ([0.5, 0.4, 0.1], [0.5, 0.4, 0.1], True),  # points, as of one pass
+        ([0.5, 0.4, 0.1], [0.5, 0.4, 0.1], True),  # points, as of one draw
         ([0.4, 0.4, 0.2], [0.4, 0.4, 0.2], False),  # equal points
         ([0.1, 0.3, 0.1], [0.2, 0.4, 0.2], False),  # below another one
     ],

@@ -53,9 +53,9 @@ def test_it_shows_figures_and_no_warnings(executed):
 def test_the_net_learns_and_a_hundred_passes_beat_one(executed):
     found = executed[1]["analysis"]
     assert found["images"] == sum(found["table"].values()) == 597
-    assert found["passes"] == 100 and not found["warnings"]
+    assert found["draws"] == 100 and not found["warnings"]
     assert found["metrics"]["error"] < 0.04
-    assert found["metrics"]["error"] < found["metrics"]["single_pass_error"]
+    assert found["metrics"]["error"] < found["metrics"]["single_draw_error"]
     shown = "\n".join(
         output.data["text/markdown"]
         for cell in executed[0].cells

@@ -137,7 +137,7 @@ def test_a_net_that_is_not_random_needs_one_pass(tmp_path, digits, pixels, caplo
 
 def test_too_few_passes_are_said(trained, pixels, caplog):
     predict(*trained, pixels, 5)
-    assert "5 passes are too few for intervals at level 0.95" in caplog.text
+    assert "5 draws are too few for intervals at level 0.95" in caplog.text
     with pytest.raises(BayesCaffeError, match="0 passes: at least one is needed"):
         predict(*trained, pixels, 0)
     with pytest.raises(BayesCaffeError, match="level 95 of a credible interval is not between"):

@@ -55,7 +55,7 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
     exec(example, names)
     printed = capsys.readouterr().out.splitlines()
     found = names["found"]
-    assert len(printed) == 3 and found.passes == 100
+    assert len(printed) == 3 and found.draws == 100
     for line, predicted, certain in zip(printed, found.predicted, found.certain, strict=True):
         assert line.startswith(f"{predicted}: ")
         assert line.endswith("certain" if certain else "ask a person")

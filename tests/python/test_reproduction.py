@@ -193,7 +193,7 @@ def test_json(settings, text, capsys):
     arguments += ["--results", settings.out.parent / "json.md"]
     assert command.run(command.build_parser().parse_args(list(map(str, arguments)))) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["runs"]["bayes-dropout"]["2"]["bayes"]["passes"] == 5
+    assert printed["runs"]["bayes-dropout"]["2"]["bayes"]["draws"] == 5
 
 
 # ---- the sentences, from figures made up ------------------------------------
@@ -204,7 +204,7 @@ def made_up(stock: float, bayes: float, kind: str = "plain", fc1: float = 0.7) -
     table |= {"wrong_certain": 2, "wrong_uncertain": 4}
 
     def analysis(error: float) -> dict:
-        metrics = dict.fromkeys(results.MEASURES, error / 100) | {"single_pass_error": 0.5}
+        metrics = dict.fromkeys(results.MEASURES, error / 100) | {"single_draw_error": 0.5}
         return {"metrics": metrics, "table": table, "level": 0.95, "ood": None}
 
     layers = [

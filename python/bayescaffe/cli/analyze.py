@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bayescaffe.cli.arguments import add_interval_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -50,21 +51,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("draws", type=Path, metavar="DRAWS", help="what `bayescaffe sample` wrote")
-    parser.add_argument(
-        "--level",
-        type=float,
-        default=0.95,
-        metavar="L",
-        help="of the credible intervals, between 0 and 1 (default: %(default)s); the more, the "
-        "more passes are needed: 41 for 0.95, 201 for 0.99",
-    )
-    parser.add_argument(
-        "--interval",
-        choices=("equal-tailed", "hdi"),
-        default="equal-tailed",
-        help="equal-tailed leaves out as many passes below as above, as the paper does; hdi is the "
-        "shortest interval, of highest density (default: %(default)s)",
-    )
+    add_interval_arguments(parser)
     parser.add_argument(
         "--ood",
         type=Path,
@@ -98,7 +85,11 @@ def _run(args: argparse.Namespace) -> None:
         bins=args.bins,
         progress=not args.quiet,
     )
-    summary = {"draws": str(args.draws), "ood_draws": args.ood and str(args.ood), **found.summary()}
+    summary = {
+        "draws_file": str(args.draws),
+        "ood_file": args.ood and str(args.ood),
+        **found.summary(),
+    }
     if args.csv is not None:
         found.write_csv(args.csv)
         log.info("wrote %s", args.csv)
@@ -122,7 +113,7 @@ def _keep_apart(args: argparse.Namespace) -> None:
 def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
     """The figures on one screen, each with a few words on what it means."""
     lines = [
-        f"{draws}: {found.passes:,} pass{'es' * (found.passes > 1)} x {found.images:,} images, "
+        f"{draws}: {found.draws:,} draw{'s' * (found.draws > 1)} x {found.images:,} images, "
         f"{found.classes} classes; "
         f"{100 * found.level:g} % intervals ({found.interval})",
         *(f"warning: {warning}" for warning in found.warnings),
@@ -151,7 +142,7 @@ def _errors(found: Analysis) -> list[str]:
     return [
         _line("error", _percent(figures["error"]), f"{wrong:,} of {found.images:,} images wrong"),
         _line(
-            "single pass", _percent(figures["single_pass_error"]), "error of one pass alone, mean"
+            "single pass", _percent(figures["single_draw_error"]), "error of one pass alone, mean"
         ),
         "",
         f"{'':14}{'certain':>10}{'uncertain':>12}   {CERTAIN}",

@@ -1,6 +1,12 @@
-"""Types of arguments that several commands have; argparse takes their names into its messages."""
+"""Arguments that several commands have, and types of arguments.
+
+argparse shows the name of a type in its error messages.
+"""
 
 import argparse
+
+from bayescaffe.common.checks import check_seed
+from bayescaffe.common.errors import BayesCaffeError
 
 
 def common_arguments() -> argparse.ArgumentParser:
@@ -11,6 +17,25 @@ def common_arguments() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print the results as one JSON object, for programs"
     )
     return common
+
+
+def add_interval_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what chooses the credible intervals."""
+    parser.add_argument(
+        "--level",
+        type=float,
+        default=0.95,
+        metavar="L",
+        help="level of the credible intervals, between 0 and 1 (default: %(default)s); a higher "
+        "level needs more draws: 41 for 0.95, 201 for 0.99",
+    )
+    parser.add_argument(
+        "--interval",
+        choices=("equal-tailed", "hdi"),
+        default="equal-tailed",
+        help="kind of the credible intervals: equal-tailed leaves out as many draws below as "
+        "above, as in the paper; hdi is the shortest interval (default: %(default)s)",
+    )
 
 
 def count(text: str) -> int:
@@ -40,6 +65,8 @@ def indices(text: str) -> str:
 def seed(text: str) -> int:
     """A whole number of 32 bits."""
     number = int(text)
-    if not 0 <= number < 2**32:
-        raise argparse.ArgumentTypeError(f"{number} is not within 0..{2**32 - 1}")
+    try:
+        check_seed(number)
+    except BayesCaffeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return number

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from bayescaffe.cli.arguments import add_interval_arguments
 from bayescaffe.cli.sample import add_net_arguments, net_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
@@ -52,13 +53,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     )
     add_net_arguments(parser)
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="image file, folder, or -")
-    parser.add_argument(
-        "--level",
-        type=share,
-        default=0.95,
-        metavar="X",
-        help="of the credible intervals (default: 0.95)",
-    )
+    add_interval_arguments(parser)
     for name, what in (
         ("--accept-above", "accept only what is certain with a lower end of at least X"),
         ("--escalate-below", "escalate what is not accepted with a mean probability below X"),
@@ -71,7 +66,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
 
 
 def share(text: str) -> float:
-    """The type of --level and the thresholds; argparse takes its name into the error message."""
+    """The type of the thresholds: a number from 0 to 1."""
     number = float(text)
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not within 0..1")
@@ -90,6 +85,7 @@ def _run(args: argparse.Namespace) -> None:
     predictions = predict(
         images=[sys.stdin.buffer.read() if name == "-" else name for name in args.images],
         level=args.level,
+        interval=args.interval,
         rule=Rule(args.accept_above, args.escalate_below),
         on_error=report,
         progress=not args.quiet,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bayescaffe.cli.arguments import add_interval_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -60,19 +60,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="where the report goes (default: %(default)s)",
     )
     parser.add_argument("--title", metavar="TEXT", help="of the page (default: name of DRAWS)")
-    parser.add_argument(
-        "--level",
-        type=float,
-        default=0.95,
-        metavar="L",
-        help="of the credible intervals, between 0 and 1 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--interval",
-        choices=("equal-tailed", "hdi"),
-        default="equal-tailed",
-        help="kind of the credible intervals, see `bayescaffe analyze` (default: %(default)s)",
-    )
+    add_interval_arguments(parser)
     parser.add_argument(
         "--baseline",
         action="append",
@@ -142,7 +130,7 @@ def _run(args: argparse.Namespace) -> None:
     )
     size = path.stat().st_size
     if args.json:
-        found = {"draws": str(args.draws), "report": str(path), "bytes": size}
+        found = {"draws_file": str(args.draws), "report": str(path), "bytes": size}
         print(json.dumps({**found, **analysis.summary()}))
     else:
         print(f"{path}: {size / 1e6:.1f} MB; open it in a browser")
@@ -154,6 +142,7 @@ def _named(text: str) -> tuple[str | None, Path]:
 
 
 def _layers(args: argparse.Namespace, meta: dict) -> list[LayerPosterior] | None:
+    from bayescaffe.common.files import sha256
     from bayescaffe.net.posterior import inspect
 
     if args.net is not None or args.weights is not None:
@@ -163,7 +152,7 @@ def _layers(args: argparse.Namespace, meta: dict) -> list[LayerPosterior] | None
         return inspect(net, weights)
     try:
         for key in ("net", "weights"):
-            if _sha256(Path(meta[key])) != meta[f"{key}_sha256"]:
+            if sha256(meta[key]) != meta[f"{key}_sha256"]:
                 log.info("without layers: %s is not what was sampled any more", meta[key])
                 return None
         return inspect(meta["net"], meta["weights"])
@@ -192,10 +181,6 @@ def _images(args: argparse.Namespace, draws) -> Images | None:
             raise
         log.info("without images: %s", error)
         return None
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _command(args: argparse.Namespace) -> str:

@@ -1,7 +1,8 @@
-"""A place to build files in before they are renamed to where they belong."""
+"""Files that replace others only when they are complete, and hashes of files."""
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -48,3 +49,12 @@ def scratch_file(path: Path) -> Iterator[Path]:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bayescaffe.common.checks import check_seed
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_dir
 from bayescaffe.data import idx, sources
@@ -89,8 +90,7 @@ def _build(
     force: bool,
     progress: bool,
 ) -> Dataset:
-    if not 0 <= seed < 2**32:
-        raise BayesCaffeError(f"seed {seed} is not within 0..{2**32 - 1}")
+    check_seed(seed)
     request = {"name": name, "format_version": FORMAT_VERSION, "seed": seed, "md5": md5}
     if not force:
         record = _read_record(out)

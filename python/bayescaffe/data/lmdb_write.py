@@ -9,9 +9,9 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
-from tqdm import tqdm
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.progress import ProgressBar
 
 RECORDS_PER_TRANSACTION = 10_000
 
@@ -51,22 +51,18 @@ def write_lmdb(
     # Generous: a B-tree page may be half empty, and a large record starts on a page of its own.
     # The file only grows to what is used.
     map_size = len(images) * (2 * images[0].size + 2 * mmap.PAGESIZE) + 2**20
-    bar = tqdm(
-        total=len(images),
-        desc=path.name,
-        unit=" images",
-        leave=False,
-        disable=None if progress else True,  # None: only on a terminal
-    )
     try:
         # Nobody else sees this file yet: no lock needed, and one sync at the end is enough.
-        with bar, lmdb.open(str(path), map_size, lock=False, sync=False, mode=0o644) as env:
+        with (
+            ProgressBar(len(images), path.name, show=progress) as bar,
+            lmdb.open(str(path), map_size, lock=False, sync=False, mode=0o644) as env,
+        ):
             for start in range(0, len(images), RECORDS_PER_TRANSACTION):
                 rows = order[start : start + RECORDS_PER_TRANSACTION]
                 with env.begin(write=True) as transaction:
                     records = _records(images, labels, rows, start)
                     transaction.cursor().putmulti(records, append=True)
-                bar.update(len(rows))
+                bar.advance(len(rows))
             env.sync(True)
     except lmdb.Error as error:
         raise BayesCaffeError(f"{path}: cannot write the LMDB: {error}") from error

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_dir
+from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data import idx
 
 log = logging.getLogger(__name__)
@@ -183,18 +182,17 @@ def download(url: str, path: Path, progress: bool) -> None:
     with (
         urllib.request.urlopen(url, timeout=STALL_SECONDS) as response,
         path.open("wb") as file,
-        tqdm(
-            total=int(response.headers.get("Content-Length") or 0) or None,
-            desc=path.name,
+        ProgressBar(
+            int(response.headers.get("Content-Length") or 0) or None,
+            path.name,
+            show=progress,
             unit="B",
-            unit_scale=True,
-            leave=False,
-            disable=None if progress else True,  # None: only on a terminal
+            scale=True,
         ) as bar,
     ):
         while chunk := response.read(2**16):
             file.write(chunk)
-            bar.update(len(chunk))
+            bar.advance(len(chunk))
 
 
 def run(command: list[str], directory: Path) -> None:

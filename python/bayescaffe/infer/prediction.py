@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
+from bayescaffe.common.checks import check_class_names, check_passes
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.images import ArrayImages, ImageFiles, Images, find_images
 from bayescaffe.net.model import Model
 from bayescaffe.stats import intervals
@@ -143,14 +144,12 @@ def predict_with(
             still predicted. Without it, the error is raised.
         progress: show a progress bar if this takes long and runs on a terminal.
     """
-    if passes < 1:
-        raise BayesCaffeError(f"{passes} passes: at least one is needed")
-    if class_names is not None and len(class_names) != model.classes:
-        raise BayesCaffeError(f"{len(class_names)} class names for {model.classes} classes")
+    check_passes(passes)
+    check_class_names(class_names, model.classes)
     if not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
         passes = 1
-    elif few := intervals.too_few_passes(passes, level):
+    elif few := intervals.too_few_draws(passes, level):
         log.warning("%s", few)
 
     def fail(name: str, error: BayesCaffeError) -> None:
@@ -165,16 +164,8 @@ def predict_with(
     names = source.names or [source.describe(index) for index in range(len(source))]
     rule = rule or Rule()
     predictions = []
-    bar = tqdm(
-        total=len(source),
-        desc="predicting",
-        unit=" images",
-        delay=1,
-        leave=False,
-        disable=None if progress else True,  # None: only on a terminal
-    )
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
-    with bar:
+    with ProgressBar(len(source), "predicting", show=progress, delay=1) as bar:
         for indices, pixels in _chunks(source, max(1, CHUNK_BYTES // (4 * values)), fail):
             passed = model.sample(pixels, passes)
             found = analyze(Draws(passed, None, {}), level, interval, progress=False)
@@ -196,7 +187,7 @@ def predict_with(
                         probabilities=tuple(found.mean[row].tolist()),
                     )
                 )
-            bar.update(indices[-1] + 1 - bar.n)
+            bar.move_to(indices[-1] + 1)
     return predictions
 
 

@@ -1,6 +1,5 @@
 """Many passes of many images through a net, into a draws file."""
 
-import hashlib
 import logging
 import os
 import tempfile
@@ -10,10 +9,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from bayescaffe import __version__
+from bayescaffe.common.checks import check_class_names, check_passes
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import sha256
+from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.images import Images, open_images
 from bayescaffe.net.model import Model
 from bayescaffe.stats.draws import Draws, load_draws, save_draws
@@ -57,8 +58,7 @@ def sample(
         output, mc_dropout, gpu, image_shape, scale, mean: see `nets.Model`.
         progress: show a progress bar if this runs on a terminal.
     """
-    if passes < 1:
-        raise BayesCaffeError(f"{passes} passes: at least one is needed")
+    check_passes(passes)
     out = Path(out)
 
     def open_source(source) -> Images:
@@ -76,8 +76,7 @@ def sample(
         scale=scale,
         mean=mean,
     )
-    if class_names is not None and len(class_names) != model.classes:
-        raise BayesCaffeError(f"{len(class_names)} class names for {model.classes} classes")
+    check_class_names(class_names, model.classes)
     if source is None:
         if model.data is None:
             raise BayesCaffeError(f"{net}: reads no LMDB in phase TEST; say which data to take")
@@ -90,8 +89,8 @@ def sample(
         "seed": seed,
         "net": str(net),
         "weights": str(weights),
-        "net_sha256": _sha256(net),
-        "weights_sha256": _sha256(weights),
+        "net_sha256": sha256(net),
+        "weights_sha256": sha256(weights),
         "data": str(source.path) if source.path else None,
         "passes": passes,
         "version": __version__,
@@ -124,15 +123,7 @@ def _sample_chunks(
     chunk_size = max(1, CHUNK_BYTES // (4 * int(np.prod(model.image_shape))))
     parts, labels = [], []
     start, seconds = 0, 0.0
-    bar = tqdm(
-        total=passes * len(source),
-        desc="sampling",
-        unit=" images",
-        unit_scale=True,
-        leave=False,
-        disable=None if progress else True,  # None: only on a terminal
-    )
-    with bar:
+    with ProgressBar(passes * len(source), "sampling", show=progress, scale=True) as bar:
         for images, chunk_labels in source.chunks(chunk_size):
             count = len(images)
             if chunk_labels is not None:
@@ -145,7 +136,7 @@ def _sample_chunks(
             part = part.reshape(passes, count, model.classes)
 
             def show(share: float, done: int = passes * start, work: int = passes * count) -> None:
-                bar.update(round(done + share * work) - bar.n)
+                bar.move_to(round(done + share * work))
 
             began = time.perf_counter()
             model.sample(images, passes, out=part, progress=show)
@@ -187,7 +178,3 @@ def _warn_of_small_numbers(images: np.ndarray, model: Model, source: Images) -> 
             source.path or "array",
             model.transform.scale,
         )
-
-
-def _sha256(path: str | os.PathLike) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

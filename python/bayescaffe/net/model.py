@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bayescaffe.common.checks import check_passes, check_seed
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.common.pycaffe import import_pycaffe
 from bayescaffe.data.transform import Transform
@@ -61,8 +62,7 @@ class Model:
             image_shape: channels, height, width of the images, for a net that does not tell.
             scale, mean: of the transform, instead of those in the net's data layer.
         """
-        if not 0 <= seed < 2**32:
-            raise BayesCaffeError(f"seed {seed} is not within 0..{2**32 - 1}")
+        check_seed(seed)
         self.path = Path(net)
         message = read_message(net, "NetParameter")
         layers = {layer.name: layer for layer in read_weights(weights)}
@@ -101,8 +101,7 @@ class Model:
             progress: is told the share that is done, 0 to 1; what it raises ends the call.
         """
         count = draws if isinstance(draws, int) else len(draws)
-        if count < 1:
-            raise BayesCaffeError(f"{count} passes: at least one is needed")
+        check_passes(count)
         if images.shape[1:] != self.image_shape:
             raise BayesCaffeError(
                 f"{self.path}: takes images of {times(self.image_shape)}, "

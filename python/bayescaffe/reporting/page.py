@@ -39,7 +39,7 @@ PNG_SIDE, JPEG_SIDE = 64, 160
 
 METRICS = {
     "error": ("Error", "images whose most probable class is wrong"),
-    "single_pass_error": ("Error of a single pass", "mean over the passes"),
+    "single_draw_error": ("Error of a single pass", "mean over the passes"),
     "nll": ("Negative log-likelihood", "nats; punishes being sure and wrong"),
     "brier": ("Brier score", "squared distance of the probabilities from the truth"),
     "ece": ("Calibration error (ECE)", "how far probabilities are from how often it is right"),
@@ -181,7 +181,7 @@ class _Page:
         self.models: Mapping[str, Analysis] = {"this net": analysis, **baselines}
         self.read_images = getattr(images, "read", images)
         # Passes of a net without anything random are all equal.
-        self.has_intervals = analysis.passes > 1 and draws.meta.get("is_random", True)
+        self.has_intervals = analysis.draws > 1 and draws.meta.get("is_random", True)
         self.level = f"{100 * analysis.level:g}%"
         self.data: dict[str, Any] = {
             "class_names": names,
@@ -194,7 +194,7 @@ class _Page:
 
     def summary(self) -> dict[str, Any]:
         a = self.analysis
-        again = f"{a.passes:,} times, each time with weights drawn anew from what training learned,"
+        again = f"{a.draws:,} times, each time with weights drawn anew from what training learned,"
         times = again if self.has_intervals else "once"
         text = [f"The net was run {times} on {_images(a.images)} of {a.classes:,} classes."]
         tiles = []
@@ -506,7 +506,7 @@ class _Page:
 
     def box_caption(self) -> str:
         a = self.analysis
-        first = f" (the first {SHOWN_PASSES} of {a.passes:,})" if a.passes > SHOWN_PASSES else ""
+        first = f" (the first {SHOWN_PASSES} of {a.draws:,})" if a.draws > SHOWN_PASSES else ""
         text = (
             f"A dot is one pass{first}, the box holds the middle half, the whiskers are the "
             f"{self.level} credible interval."
@@ -588,7 +588,7 @@ class _Page:
     def origin(self, command: str | None) -> list[tuple[str, str]]:
         """Where the numbers come from, for the foot of the page."""
         meta = self.draws.meta
-        facts = {"passes": f"{self.analysis.passes:,}", "seed": meta.get("seed")}
+        facts = {"passes": f"{self.analysis.draws:,}", "seed": meta.get("seed")}
         for key in ("net", "weights"):
             digest = meta.get(f"{key}_sha256")
             if meta.get(key) is not None:

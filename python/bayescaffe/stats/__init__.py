@@ -1,4 +1,4 @@
-"""Statistics. Draws come in; credible intervals, metrics and an `Analysis` go out.
+"""Statistics: draws come in; credible intervals, metrics and an `Analysis` go out.
 
 Needs NumPy and SciPy only.
 """

@@ -1,7 +1,7 @@
-"""What the draws of a net say: predictions, credible intervals, and how far to trust them.
+"""From draws to predictions, credible intervals and measures of how far to trust them.
 
-`analyze` goes through a draws file a few images at a time, so the draws may be larger than memory;
-what it keeps is a few numbers for each image and class.
+`analyze` reads a few images at a time, so a draws file may be larger than memory. It keeps a few
+numbers for each image and class.
 """
 
 from __future__ import annotations
@@ -10,56 +10,54 @@ import csv
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
+from bayescaffe.common.progress import ProgressBar
 from bayescaffe.stats import intervals, metrics
-
-if TYPE_CHECKING:
-    from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.draws import Draws, load_draws
 
 CHUNK_NUMBERS = 2**18
-"""Probabilities that are worked on at a time: some megabytes with all copies."""
+"""Probabilities processed at a time: a few megabytes with all copies."""
 SUM_TOLERANCE = 1e-3
-"""How far the probabilities of an image may be from adding up to 1."""
+"""How far the probabilities of an image may be from a sum of 1."""
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 """Where the summary gives the risk."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
-    """What `analyze` found. Arrays have one entry, or one row of classes, for each image."""
+    """The result of `analyze`. Arrays have one entry, or one row of classes, for each image."""
 
-    passes: int
+    draws: int
     images: int
     classes: int
     level: float
     interval: str
     warnings: list[str]
-    """Why some figures may be less than they seem, e.g. too few passes for the level."""
+    """Why some figures may be unreliable, such as too few draws for the level."""
     names: list[str] | None
-    """Of the images' files."""
+    """Names of the image files."""
     class_names: list[str] | None
 
     mean: np.ndarray
-    """Images x classes: mean probability over the passes."""
+    """Images x classes: mean probability over the draws."""
     predicted: np.ndarray
-    """Class of the largest mean probability, of equal ones the first."""
+    """Class with the largest mean probability; the first one if several are equal."""
     confidence: np.ndarray
     """The mean probability of the predicted class."""
     lower: np.ndarray
     """Images x classes: lower end of the credible interval of the class's probability."""
     upper: np.ndarray
+    """Images x classes: upper end of the interval."""
     certain: np.ndarray
-    """Whether the predicted class's interval overlaps that of no other class."""
+    """Whether the predicted class's interval overlaps the interval of no other class."""
     entropy: np.ndarray
-    """Of the mean probabilities, in nats; the sum of the next two."""
+    """Entropy of the mean probabilities, in nats; the sum of the next two."""
     aleatoric: np.ndarray
-    """Mean entropy of a single pass, in nats."""
+    """Mean entropy of a single draw, in nats."""
     epistemic: np.ndarray
     """Mutual information of class and weights, in nats."""
 
@@ -67,36 +65,55 @@ class Analysis:
     labels: np.ndarray | None = None
     """The true classes."""
     correct: np.ndarray | None = None
-    wrong_passes: np.ndarray | None = None
-    """Share of the passes that by themselves predict another class than the true one."""
+    """Whether the predicted class is the true one."""
+    wrong_draws: np.ndarray | None = None
+    """Share of the draws that, each on its own, predict a wrong class."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """error, single_pass_error, nll, brier, ece, adaptive_ece, aurc, excess_aurc, aurc_epistemic;
-    docs/metrics.md says what they are."""
+    """error, single_draw_error, nll, brier, ece, adaptive_ece, aurc, excess_aurc, aurc_epistemic;
+    docs/metrics.md defines them."""
     table: dict[str, int] | None = None
-    """Images that are correct_certain, correct_uncertain, wrong_certain, wrong_uncertain."""
+    """Number of images: correct_certain, correct_uncertain, wrong_certain, wrong_uncertain."""
     reliability: list[dict] | None = None
     """Bins of equal width: lower, upper, count, confidence, accuracy."""
     risk_coverage: dict[str, np.ndarray] | None = None
-    """coverage and risk when images are taken in the order of falling confidence."""
+    """coverage and risk if images are answered in order of decreasing confidence."""
 
     ood: dict | None = None
-    """Of the other set: images, certain (images), mean entropy, aleatoric and epistemic, and in
-    `scores` for each of entropy, epistemic and confidence how well it tells the sets apart: auroc
-    and fpr95. None if no other set was given."""
+    """Out-of-distribution images: images, certain (images), mean entropy, aleatoric and epistemic.
+    `scores` tells how well entropy, epistemic and confidence each separate the two sets: auroc and
+    fpr95. None without out-of-distribution draws."""
+
+    def __repr__(self) -> str:
+        """A few lines for a terminal or a notebook, without arrays."""
+        lines = [
+            f"Analysis of {self.draws:,} draws x {self.images:,} images x {self.classes:,} classes",
+            f"  {100 * self.level:g} % intervals ({self.interval}): certain of "
+            f"{self.certain.sum():,} images",
+        ]
+        if self.table is not None:
+            figures = ("error", "single_draw_error", "nll", "ece", "aurc")
+            found = ", ".join(f"{name} {self.metrics[name]:.4g}" for name in figures)
+            lines += [f"  {found}", f"  {', '.join(f'{k} {n:,}' for k, n in self.table.items())}"]
+        if self.ood is not None:
+            scores = ", ".join(
+                f"{name} {score['auroc']:.4g}" for name, score in self.ood["scores"].items()
+            )
+            lines.append(f"  {self.ood['images']:,} out-of-distribution images, AUROC: {scores}")
+        return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 
     def summary(self) -> dict:
-        """All that is not per image, ready for JSON."""
+        """Everything that is not per image, ready for JSON."""
         risks = None
         if self.risk_coverage is not None:
             risk = self.risk_coverage["risk"]
             risks = [{"coverage": c, "risk": metrics.risk_at(c, risk)} for c in COVERAGES]
         return {
-            "passes": self.passes,
+            "draws": self.draws,
             "images": self.images,
             "classes": self.classes,
             "level": self.level,
             "interval": self.interval,
-            "passes_needed": intervals.passes_needed(self.level),
+            "draws_needed": intervals.draws_needed(self.level),
             "warnings": self.warnings,
             "certain": int(self.certain.sum()),
             "entropy": float(self.entropy.mean()),
@@ -110,7 +127,7 @@ class Analysis:
         }
 
     def write_csv(self, path: str | os.PathLike) -> None:
-        """Write one line for each image; `lower` and `upper` are those of the predicted class."""
+        """Write one line per image; `lower` and `upper` are those of the predicted class."""
         index = np.arange(self.images)
         columns: dict[str, list] = {"image": index.tolist()}
         if self.names is not None:
@@ -141,42 +158,46 @@ class Analysis:
 
 
 def analyze(
-    draws: Draws,
+    draws: Draws | str | os.PathLike,
     level: float = 0.95,
     interval: str = "equal-tailed",
-    ood: Draws | None = None,
+    ood: Draws | str | os.PathLike | None = None,
     bins: int = 15,
     progress: bool = True,
 ) -> Analysis:
-    """Analyse draws; see `Analysis` for what comes of it.
+    """Compute predictions, credible intervals and metrics from draws.
 
     Args:
-        level: of the credible intervals, between 0 and 1.
+        draws: `Draws`, or the path of a draws file. For arrays of your own, pass
+            `Draws(probabilities, labels)`.
+        level: level of the credible intervals, between 0 and 1.
         interval: "equal-tailed" or "hdi" (highest density).
-        ood: draws of the same net for other images, which it should be less sure of.
-        bins: of the reliability diagram and of both calibration errors.
-        progress: show a progress bar if this takes long and runs on a terminal.
+        ood: draws of the same net for out-of-distribution images, which should be less certain.
+        bins: number of bins of the reliability diagram and of both calibration errors.
+        progress: show a progress bar on a terminal if this takes long.
     """
+    draws = _opened(draws)
+    ood = None if ood is None else _opened(ood)
     if interval not in intervals.KINDS:
         kinds = " or ".join(map(repr, intervals.KINDS))
         raise BayesCaffeError(f"unknown interval {interval!r}, expected {kinds}")
     if bins < 1:
         raise BayesCaffeError(f"{bins} bins, expected at least 1")
     name = _name(draws, "draws")
-    passes, images, classes = _shape(draws, name)
+    count, images, classes = _shape(draws, name)
     labels = _labels(draws, name)
     if ood is not None:
         other_name = _name(ood, "ood draws")
         if _shape(ood, other_name)[2] != classes:
             raise BayesCaffeError(
                 f"{other_name}: {ood.probabilities.shape[2]} classes, but {name}: {classes}; "
-                "both must come from the same net"
+                "both must be draws of the same net"
             )
 
-    few = intervals.too_few_passes(passes, level)
+    few = intervals.too_few_draws(count, level)
     warnings = [few] if few else []
-    if passes > 1 and not draws.meta.get("is_random", True):
-        warnings.append(f"all {passes} passes are the same, since no layer of the net is random")
+    if count > 1 and not draws.meta.get("is_random", True):
+        warnings.append(f"all {count} draws are the same, because no layer of the net is random")
     found = _per_image(draws.probabilities, name, labels, level, interval, progress)
     judged = {} if labels is None else _judge(found, labels, bins)
     if ood is not None:
@@ -184,7 +205,7 @@ def analyze(
         other = _per_image(ood.probabilities, other_name, None, level, interval, progress)
         judged["ood"] = _compare(found, other)
     return Analysis(
-        passes=passes,
+        draws=count,
         images=images,
         classes=classes,
         level=level,
@@ -197,8 +218,12 @@ def analyze(
     )
 
 
+def _opened(draws: Draws | str | os.PathLike) -> Draws:
+    return draws if isinstance(draws, Draws) else load_draws(draws)
+
+
 def _name(draws: Draws, default: str) -> str:
-    """What errors call the draws: their file where it is known."""
+    """What errors call the draws: their file if it is known."""
     return str(draws.meta.get("path", default))
 
 
@@ -206,8 +231,8 @@ def _shape(draws: Draws, name: str) -> tuple[int, int, int]:
     shape = draws.probabilities.shape
     if len(shape) != 3 or 0 in shape:
         raise BayesCaffeError(
-            f"{name}: probabilities of shape {' x '.join(map(str, shape))}, expected at least one "
-            "pass, image and class: passes x images x classes"
+            f"{name}: probabilities of shape {' x '.join(map(str, shape))}, expected draws x "
+            "images x classes, at least one of each"
         )
     return shape
 
@@ -239,53 +264,39 @@ def _per_image(
     interval: str,
     progress: bool,
 ) -> dict[str, np.ndarray]:
-    """The fields of `Analysis` that are found image by image."""
-    passes, images, classes = probabilities.shape
-    find_interval = intervals.KINDS[interval]
-    found = {
-        "mean": np.empty((images, classes)),
-        "lower": np.empty((images, classes), np.float32),
-        "upper": np.empty((images, classes), np.float32),
-        "predicted": np.empty(images, np.int64),
-        "certain": np.empty(images, bool),
-        **{key: np.empty(images) for key in ("confidence", "entropy", "aleatoric", "epistemic")},
-    }
-    if labels is not None:
-        found["wrong_passes"] = np.empty(images)
-    bar = tqdm(
-        total=images,
-        desc="analysing",
-        unit=" images",
-        delay=1,
-        leave=False,
-        disable=None if progress else True,  # None: only on a terminal
-    )
-    step = max(1, CHUNK_NUMBERS // (passes * classes))
-    with bar:
+    """The fields of `Analysis` that are computed image by image."""
+    draws, images, classes = probabilities.shape
+    parts = []
+    step = max(1, CHUNK_NUMBERS // (draws * classes))
+    with ProgressBar(images, "analysing", show=progress, delay=1) as bar:
         for start in range(0, images, step):
-            part = slice(start, start + step)
-            chunk = np.asarray(probabilities[:, part])
+            chunk = np.asarray(probabilities[:, start : start + step])
             _check(chunk, name, start)
             mean = chunk.mean(axis=0, dtype=np.float64)
             predicted = mean.argmax(axis=-1)
-            lower, upper = find_interval(chunk, level)
-            found["mean"][part] = mean
-            found["predicted"][part] = predicted
-            found["confidence"][part] = mean.max(axis=-1)
-            found["lower"][part], found["upper"][part] = lower, upper
-            found["certain"][part] = intervals.certain(lower, upper, predicted)
-            uncertainty = metrics.uncertainty(chunk)
-            for key, values in zip(("entropy", "aleatoric", "epistemic"), uncertainty, strict=True):
-                found[key][part] = values
+            lower, upper = intervals.KINDS[interval](chunk, level)
+            entropy, aleatoric, epistemic = metrics.uncertainty(chunk)
+            part = {
+                "mean": mean,
+                "predicted": predicted,
+                "confidence": mean.max(axis=-1),
+                "lower": lower,
+                "upper": upper,
+                "certain": intervals.certain(lower, upper, predicted),
+                "entropy": entropy,
+                "aleatoric": aleatoric,
+                "epistemic": epistemic,
+            }
             if labels is not None:
-                wrong = chunk.argmax(axis=-1) != labels[part]
-                found["wrong_passes"][part] = wrong.mean(axis=0)
-            bar.update(chunk.shape[1])
-    return found
+                wrong = chunk.argmax(axis=-1) != labels[start : start + step]
+                part["wrong_draws"] = wrong.mean(axis=0)
+            parts.append(part)
+            bar.advance(chunk.shape[1])
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def _check(chunk: np.ndarray, name: str, start: int) -> None:
-    """Raise if these are not probabilities; `start` is the number of the chunk's first image."""
+    """Raise if these are not probabilities; `start` is the index of the chunk's first image."""
     with np.errstate(invalid="ignore"):
         sums = chunk @ np.ones(chunk.shape[2], chunk.dtype)
         error = np.abs(sums - 1)
@@ -296,8 +307,8 @@ def _check(chunk: np.ndarray, name: str, start: int) -> None:
     number, image = np.argwhere(~is_good)[0]
     numbers = chunk[number, image]
     raise BayesCaffeError(
-        f"{name}: pass {number} of image {start + image} is not probabilities: expected numbers "
-        f"from 0 to 1 that add up to 1, found {numbers.min():g} to {numbers.max():g} with the sum "
+        f"{name}: draw {number} of image {start + image} is not probabilities: expected numbers "
+        f"from 0 to 1 with a sum of 1, found {numbers.min():g} to {numbers.max():g} with a sum of "
         f"{sums[number, image]:g}"
     )
 
@@ -317,7 +328,7 @@ def _judge(found: dict[str, np.ndarray], labels: np.ndarray, bins: int) -> dict:
         "correct": correct,
         "metrics": {
             "error": float((~correct).mean()),
-            "single_pass_error": float(found["wrong_passes"].mean()),
+            "single_draw_error": float(found["wrong_draws"].mean()),
             "nll": metrics.nll(found["mean"], labels),
             "brier": metrics.brier(found["mean"], labels),
             "ece": metrics.calibration_error(reliability),
@@ -351,21 +362,23 @@ def _compare(found: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict
         "scores": {
             "entropy": tell_apart("entropy"),
             "epistemic": tell_apart("epistemic"),
-            "confidence": tell_apart("confidence", -1),  # other images have a lower one
+            "confidence": tell_apart("confidence", -1),  # low confidence is suspicious
         },
     }
 
 
 def _differences(draws: Draws, ood: Draws) -> list[str]:
-    """Why scores of the two sets may not be comparable."""
+    """Why the scores of the two sets may not be comparable."""
     warnings = []
-    passes, other_passes = len(draws.probabilities), len(ood.probabilities)
-    if passes != other_passes:
+    count, ood_count = len(draws.probabilities), len(ood.probabilities)
+    if count != ood_count:
         warnings.append(
-            f"the other set has {other_passes} passes, this one {passes}: the fewer passes, the "
-            "smaller the epistemic uncertainty comes out"
+            f"the out-of-distribution images have {ood_count} draws, the others {count}: fewer "
+            "draws underestimate epistemic uncertainty"
         )
     weights = [one.meta.get("weights_sha256") for one in (draws, ood)]
     if None not in weights and weights[0] != weights[1]:
-        warnings.append("the other set was drawn with other weights: its scores are another net's")
+        warnings.append(
+            "the out-of-distribution draws come from different weights: the scores compare two nets"
+        )
     return warnings

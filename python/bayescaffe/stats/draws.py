@@ -1,18 +1,18 @@
-"""Draws files: what many draws of a net say about many images.
+"""Draws files: the class probabilities that many draws of a net give to many images.
 
 A draws file is an uncompressed .npz with the members
 
-    probabilities   float32, passes x images x classes
-    labels          int64 per image; not there when the labels are not known
+    probabilities   float32, draws x images x classes
+    labels          int64 per image; missing if the labels are not known
     meta            JSON text: where the numbers come from
 
 so `np.load(path)["probabilities"]` reads it too. `load_draws` maps the probabilities into memory
-instead, so they may be larger than it.
+instead of reading them, so a file may be larger than memory.
 """
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +22,26 @@ from bayescaffe.common.files import scratch_file
 from bayescaffe.common.npz import NpzFile, write_npz
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Draws:
-    """The class probabilities of images in each pass, a pass being one draw of the net."""
+    """The class probabilities of images, one set for each network drawn from the posterior."""
 
     probabilities: np.ndarray
-    """float32, passes x images x classes; a read-only memory map when loaded from a file."""
-    labels: np.ndarray | None
-    """int64 per image, None when not known."""
-    meta: dict
+    """float32, draws x images x classes; a read-only memory map if loaded from a file."""
+    labels: np.ndarray | None = None
+    """int64 per image; None if not known."""
+    meta: dict = field(default_factory=dict)
     """Where they come from: seed, net and weights (paths as given), net_sha256, weights_sha256,
-    data (absolute path), passes, version, created (UTC), class_names, names (of image files); path,
-    if loaded from a file."""
+    data (absolute path), passes (the number of draws), version, created (UTC), class_names, names
+    (of image files); path, if loaded from a file."""
+
+    def __repr__(self) -> str:
+        """A few lines for a terminal or a notebook, without arrays."""
+        shape = " x ".join(f"{size:,}" for size in np.shape(self.probabilities))
+        labels = "no labels" if self.labels is None else "with labels"
+        lines = [f"Draws: {shape} (draws x images x classes), {labels}"]
+        known = [key for key in ("path", "net", "weights", "data", "seed") if key in self.meta]
+        return "\n".join(lines + [f"  {key}: {self.meta[key]}" for key in known])
 
 
 def save_draws(
@@ -42,9 +50,9 @@ def save_draws(
     labels: np.ndarray | None,
     meta: dict,
 ) -> None:
-    """Write a draws file; one that is there is replaced when the new one is complete.
+    """Write a draws file. An existing file is replaced only when the new one is complete.
 
-    A list of arrays is taken as one, joined along the images.
+    A list of arrays is joined along the images.
     """
     path = Path(path)
     members = {"probabilities": probabilities}
@@ -56,7 +64,7 @@ def save_draws(
 
 
 def load_draws(path: str | os.PathLike) -> Draws:
-    """Open a draws file; the probabilities stay on disk until they are used."""
+    """Open a draws file. The probabilities stay on disk until they are used."""
     with NpzFile(path) as file:
         probabilities = file.map("probabilities")
         labels = file.map("labels") if "labels" in file else None
@@ -64,13 +72,13 @@ def load_draws(path: str | os.PathLike) -> Draws:
     try:
         meta = json.loads(str(text))
     except ValueError as error:
-        raise BayesCaffeError(f"{path}: not a draws file, its meta is no JSON: {error}") from error
+        raise BayesCaffeError(f"{path}: not a draws file, its meta is not JSON: {error}") from error
     if not isinstance(meta, dict):
         raise BayesCaffeError(f"{path}: not a draws file, its meta is {meta!r}, expected an object")
     if probabilities.ndim != 3 or probabilities.dtype != np.float32 or not probabilities.size:
         raise BayesCaffeError(
             f"{path}: not a draws file: probabilities are {probabilities.dtype} of shape "
-            f"{probabilities.shape}, expected float32 of passes x images x classes"
+            f"{probabilities.shape}, expected float32, draws x images x classes"
         )
     if labels is not None and (
         labels.shape != probabilities.shape[1:2] or labels.dtype.kind not in "iu"

@@ -1,14 +1,14 @@
-"""Credible intervals from draws, and the paper's test whether a prediction is certain.
+"""Credible intervals from draws, and the paper's test of whether a prediction is certain.
 
 Two kinds of interval at level L from n draws of a quantity, sorted x[0] <= ... <= x[n-1]:
 
-equal-tailed      from the (1-L)/2 to the (1+L)/2 quantile, as in the paper. The q-quantile is at
-                  position (n-1) q of the sorted draws, between two draws linearly interpolated
-                  (NumPy's default).
-highest density   the shortest interval [x[i], x[i+k]] with k = floor(L n), as arviz defines it; of
-                  equally short ones the lowest.
+equal-tailed      from the (1-L)/2 quantile to the (1+L)/2 quantile, as in the paper. The q-quantile
+                  is at position (n-1) q of the sorted draws, with linear interpolation between two
+                  draws (NumPy's default).
+highest density   the shortest interval [x[i], x[i+k]] with k = floor(L n), as ArviZ defines it; the
+                  lowest one if several are equally short.
 
-Levels are taken as the decimal numbers they are written as: 0.95 is 95/100 exactly.
+A level means the decimal number as written: 0.95 is exactly 95/100.
 """
 
 import math
@@ -42,7 +42,7 @@ def highest_density(
     exact = _exact(level)
     ordered = _sorted(samples, axis)
     gaps = math.floor(exact * len(ordered))
-    # In float64: differences of float32 would be rounded, and make ties of what is none.
+    # In float64: rounded float32 differences would create ties.
     widths = np.subtract(ordered[gaps:], ordered[: len(ordered) - gaps], dtype=np.float64)
     start = widths.argmin(axis=0)[np.newaxis]
     lower, upper = (np.take_along_axis(ordered, start + shift, axis=0)[0] for shift in (0, gaps))
@@ -50,46 +50,46 @@ def highest_density(
 
 
 KINDS: dict[str, Interval] = {"equal-tailed": equal_tailed, "hdi": highest_density}
-"""The kinds of interval by the name the user gives."""
+"""The kinds of interval, by the name that the user gives."""
 
 
-def passes_needed(level: float) -> int:
-    """The fewest passes from which the ends of an interval do not rest on the extreme draws.
+def draws_needed(level: float) -> int:
+    """The fewest draws with which the ends of an interval do not depend on the extreme draws.
 
-    This is n >= 1 + 2/(1-L): 21 passes at 90 %, 41 at 95 %, 201 at 99 %. With fewer, the ends of
-    the equal-tailed interval are interpolated from the smallest and the largest draw, and an
-    outlier moves them however far it is; with so many, it does not matter how far it is. A
-    highest-density interval can then leave out both the smallest and the largest draw.
+    This is n >= 1 + 2/(1-L): 21 draws at 90 %, 41 at 95 %, 201 at 99 %. With fewer draws, the ends
+    of the equal-tailed interval are interpolated from the smallest and the largest draw, so a
+    single outlier moves them. With enough draws the value of an outlier does not matter, and a
+    highest-density interval can leave out both the smallest and the largest draw.
     """
     return math.ceil(1 + 2 / (1 - _exact(level)))
 
 
-def too_few_passes(passes: int, level: float) -> str | None:
-    """Why `passes` do not suffice for intervals at `level`, None if they do."""
-    needed = passes_needed(level)
-    if passes >= needed:
+def too_few_draws(draws: int, level: float) -> str | None:
+    """Why `draws` are too few for intervals at `level`; None if they are enough."""
+    needed = draws_needed(level)
+    if draws >= needed:
         return None
-    if passes == 1:
+    if draws == 1:
         return (
-            "one pass has no spread: intervals have no width, all predictions but ties count as "
-            f"certain, and epistemic uncertainty is 0; level {level:g} needs {needed} passes"
+            "one draw has no spread: intervals have no width, every prediction except a tie counts "
+            f"as certain, and epistemic uncertainty is 0; level {level:g} needs {needed} draws"
         )
     return (
-        f"{passes} passes are too few for intervals at level {level:g}: their ends rest on the "
-        f"smallest and the largest draw; take {needed} passes or more, or a lower level"
+        f"{draws} draws are too few for intervals at level {level:g}: the ends depend on the "
+        f"smallest and the largest draw; use at least {needed} draws, or a lower level"
     )
 
 
 def certain(lower: np.ndarray, upper: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """The paper's test: does the predicted class's interval overlap that of no other class?
+    """The paper's test: the predicted class's interval overlaps the interval of no other class.
 
-    Intervals are closed: those that share only an end point overlap, and so do two equal points.
-    The predicted class's interval must lie above all others. (The paper does not say so. It makes a
-    difference only if the interval of the class with the largest mean lies below another one.)
+    Intervals are closed: two intervals that share only an end point overlap, and so do two equal
+    points. The predicted class's interval must also lie above all others. (The paper does not say
+    so. It matters only if the interval of the class with the largest mean lies below another one.)
 
     Args:
         lower, upper: ... x classes.
-        predicted: index of the predicted class, of the shape of `lower` without its last axis.
+        predicted: index of the predicted class; the shape of `lower` without its last axis.
     """
     index = np.asarray(predicted)[..., np.newaxis]
     others = np.array(upper, copy=True)
@@ -111,8 +111,8 @@ def _sorted(samples: np.ndarray, axis: int) -> np.ndarray:
     if not np.issubdtype(samples.dtype, np.floating):
         samples = samples.astype(np.float64)
     if len(samples) == 0:
-        raise BayesCaffeError("a credible interval needs at least one draw, there is none")
+        raise BayesCaffeError("a credible interval needs at least one draw; there is none")
     ordered = np.sort(samples, axis=0)
     if np.isnan(ordered[-1]).any():  # NaNs are sorted to the end
-        raise BayesCaffeError("a credible interval cannot be made of draws that are NaN")
+        raise BayesCaffeError("a credible interval needs numbers, but some draws are NaN")
     return ordered

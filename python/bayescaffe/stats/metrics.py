@@ -1,8 +1,8 @@
-"""Figures that tell how good predictions and their uncertainty are; docs/metrics.md explains each.
+"""Metrics of predictions and of their uncertainty; docs/metrics.md explains each.
 
-`probabilities` are the mean probabilities, images x classes; `labels` the true class of each image;
-`confidence` the probability of the predicted class; `correct` whether that class is the true one.
-All functions give the same for any order of the images.
+`probabilities` are the mean probabilities, images x classes; `labels` are the true classes of the
+images; `confidence` is the probability of the predicted class; `correct` tells whether that class
+is the true one. No result depends on the order of the images.
 """
 
 import math
@@ -12,22 +12,22 @@ from scipy.special import entr
 from scipy.stats import rankdata
 
 SMALLEST = float(np.finfo(np.float32).tiny)
-"""The smallest probability in `nll`: below it the float32 softmax of the net loses precision."""
+"""The smallest probability in `nll`; below it the net's float32 softmax loses precision."""
 TRUE_POSITIVE_PERCENT = 95
 
 
 def nll(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Negative log-likelihood: mean of -ln(probability of the true class), in nats.
 
-    A probability below the smallest normal float32, 1.2e-38, counts as that (87.3 nats), so that
-    one image on which the net is wrong beyond its precision does not make the mean infinite.
+    A probability below the smallest normal float32, 1.2e-38, counts as 1.2e-38 (87.3 nats), so that
+    a single image with a probability of 0 does not make the mean infinite.
     """
     of_label = np.take_along_axis(probabilities, labels[:, np.newaxis], axis=1)
     return float(-np.log(np.maximum(of_label, SMALLEST)).mean())
 
 
 def brier(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Brier score: squared errors of the probabilities, summed over classes; 0 best, 2 worst."""
+    """Brier score: squared error of the probabilities, summed over classes; 0 best, 2 worst."""
     of_label = np.take_along_axis(probabilities, labels[:, np.newaxis], axis=1)[:, 0]
     # (p - 1)² for the true class and p² for all others.
     return float((np.square(probabilities).sum(axis=1) + 1 - 2 * of_label).mean())
@@ -39,15 +39,15 @@ def equal_width(bins: int) -> np.ndarray:
 
 
 def equal_mass(confidence: np.ndarray, bins: int) -> np.ndarray:
-    """Edges of bins that hold equally many images, as far as images do not share a confidence."""
+    """Edges of bins with equal numbers of images, except where images share a confidence."""
     return np.quantile(confidence, np.linspace(0, 1, bins + 1))
 
 
 def reliability(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) -> list[dict]:
     """Per bin: lower and upper edge, count, mean confidence and accuracy (None in an empty bin).
 
-    A bin holds what is above its lower edge up to and with its upper edge; the first one also
-    what is below it, the last one what is above it.
+    A bin is open below and closed above. The first bin also takes everything below it, the last bin
+    everything above it.
     """
     bins = len(edges) - 1
     index = np.searchsorted(edges[1:-1], confidence)
@@ -67,7 +67,7 @@ def reliability(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) 
 
 
 def calibration_error(bins: list[dict]) -> float:
-    """Mean over the images of |accuracy - confidence| of their bin (ECE), from `reliability`."""
+    """ECE: mean over the images of |accuracy - confidence| of their bin, from `reliability`."""
     filled = [one for one in bins if one["count"]]
     gaps = [one["count"] * abs(one["accuracy"] - one["confidence"]) for one in filled]
     return math.fsum(gaps) / sum(one["count"] for one in filled)
@@ -76,8 +76,7 @@ def calibration_error(bins: list[dict]) -> float:
 def risk_coverage(score: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Coverage k/n and the share of errors among the k images of highest score, for k = 1 ... n.
 
-    Among images of equal score each has the same chance to come first: the risk is the expected
-    one over all their orders.
+    Images of equal score come in random order: the risk is the expectation over all orders.
     """
     values, group, sizes = np.unique(score, return_inverse=True, return_counts=True)
     wrong = np.bincount(group, ~correct) / sizes
@@ -92,23 +91,26 @@ def aurc(risk: np.ndarray) -> float:
 
 
 def best_aurc(correct: np.ndarray) -> float:
-    """The AURC if every correct image had a higher score than every wrong one."""
+    """The AURC if every correct image had a higher score than every wrong image."""
     return aurc(risk_coverage(correct, correct)[1])
 
 
 def risk_at(coverage: float, risk: np.ndarray) -> float:
-    """The risk at the smallest coverage k/n that is not below `coverage`."""
+    """The risk at the smallest coverage k/n that is at least `coverage`."""
     count = math.ceil(round(coverage * len(risk), 9))
     return float(risk[count - 1])
 
 
 def uncertainty(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per image entropy, aleatoric and epistemic uncertainty of passes x images x classes, in nats.
+    """Per image: entropy, aleatoric and epistemic uncertainty, in nats.
 
-    entropy    of the mean probabilities
-    aleatoric  mean over the passes of the entropy of one pass: what the passes agree on
-    epistemic  entropy - aleatoric, the mutual information of class and weights: how far the passes
+    entropy    entropy of the mean probabilities
+    aleatoric  mean over the draws of the entropy of one draw: the uncertainty that draws agree on
+    epistemic  entropy - aleatoric, the mutual information of class and weights: how much the draws
                disagree; never negative (rounding is cut off at 0)
+
+    Args:
+        probabilities: draws x images x classes.
     """
     probabilities = probabilities.astype(np.float64, copy=False)
     total = entr(probabilities.mean(axis=0)).sum(axis=-1)
@@ -117,9 +119,10 @@ def uncertainty(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def auroc(score: np.ndarray, ood_score: np.ndarray) -> float:
-    """Chance that an image of the other set has a higher score than one of this; ties count half.
+    """Chance that an out-of-distribution image scores higher than another; ties count half.
 
-    This is the area under the receiver operating characteristic with the other set as positives.
+    This is the area under the receiver operating characteristic (ROC) curve, with the
+    out-of-distribution images as positives.
     """
     ranks = rankdata(np.concatenate([ood_score, score]))
     count = len(ood_score)
@@ -128,7 +131,7 @@ def auroc(score: np.ndarray, ood_score: np.ndarray) -> float:
 
 
 def fpr95(score: np.ndarray, ood_score: np.ndarray) -> float:
-    """Share of this set's images flagged at the highest threshold that flags 95 % of the other's.
+    """False positive rate at the highest threshold that flags 95 % of the out-of-distribution set.
 
     An image is flagged if its score is at or above the threshold.
     """

@@ -1,0 +1,26 @@
+"""Checks of arguments that several functions take."""
+
+from collections.abc import Sequence
+
+from bayescaffe.common.errors import BayesCaffeError
+
+SEEDS = 2**32
+"""Seeds are smaller than this: Caffe keeps 32 bits."""
+
+
+def check_seed(seed: int) -> None:
+    """Raise if `seed` is not one."""
+    if not 0 <= seed < SEEDS:
+        raise BayesCaffeError(f"seed {seed} is not within 0..{SEEDS - 1}")
+
+
+def check_passes(passes: int) -> None:
+    """Raise if there are no draws to compute."""
+    if passes < 1:
+        raise BayesCaffeError(f"{passes} passes: at least one is needed")
+
+
+def check_class_names(class_names: Sequence[str] | None, classes: int) -> None:
+    """Raise if names are given, but not one for each class of the net."""
+    if class_names is not None and len(class_names) != classes:
+        raise BayesCaffeError(f"{len(class_names)} class names for {classes} classes")

@@ -1,0 +1,60 @@
+"""Progress bars. They appear on a terminal only, and only if tqdm is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+
+class ProgressBar:
+    """A progress bar on standard error, for use in a `with` statement."""
+
+    def __init__(
+        self,
+        total: float | None,
+        description: str,
+        *,
+        show: bool,
+        unit: str = " images",
+        scale: bool = False,
+        delay: float = 0,
+    ) -> None:
+        """Open the bar.
+
+        Args:
+            total: the count at the end, None if it is not known.
+            show: False for no bar at all.
+            scale: write counts with prefixes, such as 12.3k.
+            delay: seconds before the bar appears; work that ends sooner shows none.
+        """
+        self._bar = None
+        if show and sys.stderr.isatty():
+            # Imported here, because statistics must work with NumPy and SciPy alone.
+            with contextlib.suppress(ImportError):
+                from tqdm import tqdm
+
+                self._bar = tqdm(
+                    total=total,
+                    desc=description,
+                    unit=unit,
+                    unit_scale=scale,
+                    delay=delay,
+                    leave=False,
+                )
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, count: float) -> None:
+        """Add `count` to what is done."""
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def move_to(self, done: float) -> None:
+        """Set what is done."""
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
