@@ -60,17 +60,20 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
 
 
 def bold_best(groups: Sequence[Sequence[float] | None], measure: Measure) -> list[str]:
-    """The scores of each method as text. The best mean is bold, and all that print the same."""
-    # As they print, so that what looks the same counts as the same.
+    """The scores of each method as text, "–" for None.
+
+    The best mean is bold, and every mean that prints the same, unless there is only one method.
+    """
     means = [
         None if group is None else round(statistics.fmean(group), measure.digits)
         for group in groups
     ]
-    best = (max if measure.larger_is_better else min)(m for m in means if m is not None)
+    known = [mean for mean in means if mean is not None]
+    best = max(known) if measure.larger_is_better else min(known)
     cells = []
     for group, mean in zip(groups, means, strict=True):
         cell = "–" if group is None else mean_sd(group, measure.digits)
-        cells.append(f"**{cell}**" if mean == best else cell)
+        cells.append(f"**{cell}**" if mean == best and len(known) > 1 else cell)
     return cells
 
 

@@ -87,7 +87,9 @@ def _head(found: Found, settings) -> str:
     places = sorted({f"commit {one['commit']} on {one['machine']}" for one in made})
     length = f", trainings of {settings.iterations} iterations" if settings.iterations else ""
     if len(settings.seeds) > 1:
-        seeds = f"mean ± standard deviation over the seeds {', '.join(map(str, settings.seeds))}"
+        seeds = (
+            f"the mean ± standard deviation over the seeds {', '.join(map(str, settings.seeds))}"
+        )
         rule = """**Ahead** and **behind** rest on a paired t-test over the seeds: the 95 %
             confidence interval of the mean difference, printed in parentheses, does not contain 0.
             Otherwise no difference is shown, bold or not. The tests are not corrected for their
@@ -98,10 +100,10 @@ def _head(found: Found, settings) -> str:
     return _section(
         "# Results",
         f"""`{_command(settings)}` trained and measured the paper's nets and wrote this page. The
-        runs were made at {" and at ".join(places)}. Numbers are
-        {seeds}{length}, with {settings.draws} draws of each Bayesian net. The nets are described in
-        [models/lenet](models/lenet/README.md) and the metrics in
-        [docs/metrics.md](docs/metrics.md).""",
+        runs were made at {" and at ".join(places)}. Numbers are {seeds}{length}, with
+        {settings.draws} draws of each Bayesian or MC dropout net.
+        [models/lenet](models/lenet/README.md) describes the nets,
+        [docs/metrics.md](docs/metrics.md) the metrics.""",
         _bullets(
             """**Bold** is the best mean of our methods in each comparison; means that print the
             same are all bold. The paper's numbers are never bold.""",
@@ -146,7 +148,7 @@ def _error_verdict(kind: str, stock: Sequence[float], bayes: Sequence[float]) ->
     words = f"{difference.text(2)}; {verdict}."
     if kind in paper.BAYES_ERROR:
         gap = statistics.fmean(bayes) - paper.BAYES_ERROR[kind]
-        words += f" Minus the paper's Bayesian net: {signed(gap, 2)}."
+        words += f" Our Bayesian net minus the paper's: {signed(gap, 2)}."
     return words
 
 
@@ -163,11 +165,12 @@ def _certainty(found: Found) -> str:
     return _section(
         "## Certain and uncertain predictions",
         f"""The paper's table 5, for the Bayesian net without dropout. A prediction is certain if
-        the {level:.0%} credible interval of its class overlaps that of no other class.""",
+        the {100 * level:.0f} % credible interval of its class overlaps that of no other class.""",
         _table(("", "certain", "uncertain"), rows),
-        f"""{_flagged(tables):.0%} of the wrong predictions are uncertain (paper:
-        {_flagged([paper.CERTAINTY]):.0%}). A person who reviews all uncertain predictions reviews
-        {_reviewed(tables):.0f} of 10,000 images (paper: {_reviewed([paper.CERTAINTY]):.0f}).""",
+        f"""{100 * _flagged(tables):.0f} % of the wrong predictions are uncertain (paper:
+        {100 * _flagged([paper.CERTAINTY]):.0f} %). A person who reviews all uncertain predictions
+        reviews {_reviewed(tables):.0f} of 10,000 images (paper:
+        {_reviewed([paper.CERTAINTY]):.0f}).""",
     )
 
 
