@@ -1,7 +1,7 @@
-"""The paper's experiments, from data to tables: train, sample and analyse its eight nets.
+"""The paper's experiments: train, sample and analyse its eight nets, then write RESULTS.md.
 
-Each step is a command of this package that writes a file, and is done when that file is there. So
-whatever was interrupted goes on where it stopped, and several steps run side by side.
+Each step is a `bayescaffe` command that makes a file. An interrupted reproduction continues where
+it stopped, since steps whose files are there are not run again.
 """
 
 import contextlib
@@ -11,34 +11,31 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import machine
 import results
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe import BayesCaffeError, analyze, load_draws, open_images, plots, read_curve
 from bayescaffe.common.files import scratch_file
-from bayescaffe.common.processes import die_with_parent
 from bayescaffe.data.datasets import prepare
 from bayescaffe.net.messages import read_message
-from tqdm import tqdm
+from steps import Step, run_chains, run_step
 
 log = logging.getLogger(__name__)
 
 KINDS = ("plain", "dropout", "exchanged", "reduced")
 NETS = tuple(f"{family}-{kind}" for family in ("stock", "bayes") for kind in KINDS)
-# Nets that also see images of another world, and whose passes are kept for a report.
+# Nets that also see out-of-distribution images, and whose draws are kept for a report.
 SHOWN = ("plain", "dropout")
-OTHER_WORLD = "fashion-mnist"
-# Where the figures go, beside the tables that show them.
+OOD = "fashion-mnist"
+# Where the figures go, seen from RESULTS.md.
 FIGURES = Path("docs/figures")
-# Rough seconds of one core, for the time left: of an iteration, and of an image in a pass.
-TRAINING, PASS = 9e-3, 46e-6
+# Rough seconds on one core, for the time left.
+SECONDS_PER_ITERATION = 9e-3
+SECONDS_PER_IMAGE_AND_DRAW = 46e-6
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,12 @@ class Settings:
     data: Path = Path("data")
     nets: Sequence[str] = NETS
     seeds: Sequence[int] = (1, 2, 3)
-    passes: int = 100
+    draws: int = 100
+    """Of each Bayesian net, and of each stock net with MC dropout."""
     iterations: int | None = None
-    """Of each training, if not as many as its solver says."""
-    jobs: int = os.cpu_count() or 1
-    """Commands that run side by side."""
+    """Of each training; by default as many as its solver says."""
+    jobs: int = machine.cores()
+    """How many commands run side by side."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +76,25 @@ class Run:
         return self.net.startswith("bayes")
 
     @property
+    def is_shown(self) -> bool:
+        return self.kind in SHOWN
+
+    @property
     def net_file(self) -> Path:
         return self.settings.models / self.net / "train_test.prototxt"
 
     @property
-    def methods(self) -> dict[str, list[str]]:
-        """The ways to predict with it, and what they add to `bayescaffe sample`."""
-        passes = ["--passes", str(self.settings.passes)]
-        if self.is_bayesian:
-            return {"bayes": passes}
-        found = {"stock": ["--passes", "1"]}
-        if self.kind != "plain":
-            found["mc-dropout"] = [*passes, "--mc-dropout"]
-        return found
+    def curve(self) -> Path:
+        return self.folder / "curve.csv"
 
     @property
-    def is_shown(self) -> bool:
-        return self.kind in SHOWN
+    def methods(self) -> dict[str, int]:
+        """The ways to predict with it, and how many draws each takes."""
+        if self.is_bayesian:
+            return {"bayes": self.settings.draws}
+        if self.kind == "plain":
+            return {"stock": 1}
+        return {"stock": 1, "mc-dropout": self.settings.draws}
 
     def draws(self, method: str, data: str = "test") -> Path:
         return self.folder / f"{method}.{data}.draws.npz"
@@ -103,55 +103,21 @@ class Run:
         return self.folder / f"{method}.json"
 
 
-@dataclass(frozen=True)
-class Step:
-    """A command that makes a file."""
-
-    made: Path
-    command: list[str]
-    seconds: float
-    """About how long it takes on one core."""
-    keeps_output: bool = False
-    """Whether the file is what the command prints."""
-    uses_up: Sequence[Path] = ()
-    """Files that nobody needs after it."""
-    progress: Callable[[], float] = lambda: 0.0
-    """The share that is done while it runs."""
-
-
 def reproduce(
     settings: Settings, results_file: str | os.PathLike = "RESULTS.md", progress: bool = True
 ) -> Path:
-    """Train, sample and analyse what is not done yet, then write the tables and the reports.
+    """Train, sample and analyse what is not done yet, then write tables, figures and reports.
 
     Args:
-        results_file: where the tables go.
+        results_file: where the tables go; the figures go beside it.
         progress: show a progress bar if this runs on a terminal.
     """
-    if settings.jobs < 1 or not settings.seeds or settings.passes < 1:
-        raise BayesCaffeError(
-            f"{settings.jobs} jobs, {len(settings.seeds)} seeds, {settings.passes} passes: "
-            "at least one of each is needed"
-        )
-    for net in settings.nets:
-        family, _, kind = net.partition("-")
-        twin = f"{'stock' if family == 'bayes' else 'bayes'}-{kind}"
-        if net not in NETS or twin not in settings.nets:
-            raise BayesCaffeError(
-                f"{net}: expected some of {', '.join(NETS)}, each with its twin (such as "
-                "stock-plain with bayes-plain)"
-            )
-        if not (settings.models / net / "solver.prototxt").is_file():
-            raise BayesCaffeError(
-                f"{settings.models / net} has no solver.prototxt; run this from the top of the "
-                "repository, or name the folder of the nets with --models"
-            )
-    for name in ("mnist", OTHER_WORLD):
+    _check(settings)
+    for name in ("mnist", OOD):
         if not (settings.data / name / "test_lmdb").is_dir():
             prepare(name, settings.data / name, progress=progress)
     runs = [Run(settings, net, seed) for seed in settings.seeds for net in settings.nets]
-    chains = [list(_steps(run)) for run in runs]
-    _run_chains(chains, settings, progress)
+    run_chains([list(_steps(run)) for run in runs], settings.jobs, progress)
     reports = _write_reports(settings)
     figures = _write_figures(settings, Path(results_file).parent / FIGURES)
     text = results.write(collect(settings), settings, reports, figures)
@@ -161,31 +127,53 @@ def reproduce(
 
 
 def collect(settings: Settings) -> dict[str, dict[int, dict]]:
-    """What the runs gave: by net and seed, the analyses by method, the layers and who made it."""
+    """What was found, by net and seed: an analysis for each method, `layers`, and `made`.
+
+    `layers` is what `bayescaffe inspect` printed for a Bayesian net; `made` names the commit and
+    the machine.
+    """
     found: dict[str, dict[int, dict]] = {}
     for net in settings.nets:
         for seed in settings.seeds:
             run = Run(settings, net, seed)
-            entry = {m: json.loads(run.analysis(m).read_text()) for m in run.methods}
+            entry = {method: _read(run.analysis(method)) for method in run.methods}
             if run.is_bayesian:
-                entry["layers"] = json.loads((run.folder / "layers.json").read_text())
-            entry["made"] = json.loads((run.folder / "made.json").read_text())
+                entry["layers"] = _read(run.folder / "layers.json")
+            entry["made"] = _read(run.folder / "made.json")
             found.setdefault(net, {})[seed] = entry
     return found
 
 
+def _check(settings: Settings) -> None:
+    if settings.jobs < 1 or not settings.seeds or settings.draws < 1:
+        raise BayesCaffeError(
+            f"{settings.jobs} jobs, {len(settings.seeds)} seeds, {settings.draws} draws: "
+            "at least one of each is needed"
+        )
+    for net in settings.nets:
+        family, _, kind = net.partition("-")
+        counterpart = f"{'stock' if family == 'bayes' else 'bayes'}-{kind}"
+        if net not in NETS or counterpart not in settings.nets:
+            raise BayesCaffeError(
+                f"{net}: expected some of {', '.join(NETS)}, each with its counterpart (such as "
+                "stock-plain with bayes-plain)"
+            )
+        if not (settings.models / net / "solver.prototxt").is_file():
+            raise BayesCaffeError(
+                f"{settings.models / net} has no solver.prototxt; run this from the top of the "
+                "repository, or name the folder of the nets with --models"
+            )
+
+
 def _steps(run: Run) -> Iterator[Step]:
-    """What is to be done for a run, in order; prepares its folder."""
+    """The steps of a run, in order. Prepares its folder."""
     solver, iterations = _prepare_folder(run)
-    images = 60_000 if run.kind == "exchanged" else 10_000
-    prefix = run.folder / "lenet"
-    weights = Path(f"{prefix}_iter_{iterations}.caffemodel")
-    curve = run.folder / "curve.csv"
+    weights = run.folder / f"lenet_iter_{iterations}.caffemodel"
     yield Step(
         made=weights,
         command=["train", str(solver), "--resume", "--json"],
-        seconds=TRAINING * iterations,
-        progress=lambda: _last_iteration(curve) / iterations,
+        seconds=SECONDS_PER_ITERATION * iterations,
+        progress=lambda: _last_iteration(run.curve) / iterations,
     )
     if run.is_bayesian:
         yield Step(
@@ -194,35 +182,34 @@ def _steps(run: Run) -> Iterator[Step]:
             seconds=1,
             keeps_output=True,
         )
-    for method, options in run.methods.items():
-        passes = int(options[1])
-        test, other = run.draws(method), run.draws(method, OTHER_WORLD)
-        # What each is made of, beside the net: its own test images if nothing is said.
-        draws: dict[Path, list[str]] = {test: []}
-        analyze = ["analyze", str(test), "--out", str(run.analysis(method))]
-        if run.is_shown:
-            draws[other] = ["--data", str(run.settings.data / OTHER_WORLD / "test_lmdb")]
-            analyze += ["--ood", str(other)]
-        for path, data in draws.items():
-            command = ["sample", str(run.net_file), str(weights), *options, *data]
-            command += ["--seed", str(run.seed), "--out", str(path)]
-            yield Step(made=path, command=command, seconds=PASS * passes * images)
-        keeps = run.is_shown and run.seed == run.settings.seeds[0]
-        yield Step(
-            made=run.analysis(method),
-            command=analyze,
-            seconds=2,
-            uses_up=() if keeps else tuple(draws),
-        )
+    for method in run.methods:
+        yield from _sample_and_analyze(run, method, weights)
+
+
+def _sample_and_analyze(run: Run, method: str, weights: Path) -> Iterator[Step]:
+    passes, images = run.methods[method], 60_000 if run.kind == "exchanged" else 10_000
+    test, ood = run.draws(method), run.draws(method, OOD)
+    # The draws files, and the options that say which images they are of: by default the net's own.
+    draws: dict[Path, list[str]] = {test: []}
+    analysis = ["analyze", str(test), "--out", str(run.analysis(method))]
+    if run.is_shown:
+        draws[ood] = ["--data", str(run.settings.data / OOD / "test_lmdb")]
+        analysis += ["--ood", str(ood)]
+    for path, options in draws.items():
+        command = ["sample", str(run.net_file), str(weights), "--passes", str(passes), *options]
+        command += ["--mc-dropout"] if method == "mc-dropout" else []
+        command += ["--seed", str(run.seed), "--out", str(path)]
+        yield Step(path, command, SECONDS_PER_IMAGE_AND_DRAW * passes * images)
+    is_kept = run.is_shown and run.seed == run.settings.seeds[0]
+    yield Step(run.analysis(method), analysis, 2, uses_up=() if is_kept else tuple(draws))
 
 
 def _prepare_folder(run: Run) -> tuple[Path, int]:
-    """Writes the run's own solver; clears what was made from other nets or settings.
+    """Write the run's own solver; clear the folder if it was made from another net or solver.
 
     Returns the solver and its number of iterations.
     """
-    model = run.settings.models / run.net
-    solver = read_message(model / "solver.prototxt", "SolverParameter")
+    solver = read_message(run.settings.models / run.net / "solver.prototxt", "SolverParameter")
     solver.random_seed = run.seed
     if run.settings.iterations is not None:
         solver.max_iter = run.settings.iterations
@@ -231,25 +218,33 @@ def _prepare_folder(run: Run) -> tuple[Path, int]:
     inputs = hashlib.sha256((run.net_file.read_text() + text).encode()).hexdigest()
     made = run.folder / "made.json"
     with contextlib.suppress(OSError, ValueError):
-        if json.loads(made.read_text())["inputs"] != inputs:
-            log.info("%s: made from another net or solver, so it is done again", run.folder)
+        if _read(made)["inputs"] != inputs:
+            log.info("%s was made from another net or solver: running it again", run.folder)
             shutil.rmtree(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / "solver.prototxt").write_text(text)
+    solver_file = run.folder / "solver.prototxt"
+    solver_file.write_text(text)
     if not made.is_file():
-        made.write_text(json.dumps({"inputs": inputs, "commit": _commit()}) + "\n")
-    return run.folder / "solver.prototxt", solver.max_iter
+        origin = {"inputs": inputs, "commit": _commit(), "machine": machine.describe()}
+        made.write_text(json.dumps(origin) + "\n")
+    return solver_file, solver.max_iter
 
 
 @functools.cache
 def _commit() -> str:
-    """The commit that is checked out here, with a word if files differ from it."""
+    """The commit of this checkout, and whether files differ from it."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no")
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with changes" if changed else "")
+    commit = git("rev-parse", "--short", "HEAD") or "unknown"
+    return f"{commit} (with uncommitted changes)" if changed else commit
+
+
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text())
 
 
 def _last_iteration(curve: Path) -> int:
@@ -260,7 +255,7 @@ def _last_iteration(curve: Path) -> int:
 
 
 def _write_reports(settings: Settings) -> list[Path]:
-    """A page for each Bayesian net whose passes were kept, beside its ordinary twin."""
+    """A page for each Bayesian net whose draws were kept, beside its stock counterpart."""
     written = []
     for kind in SHOWN:
         if f"bayes-{kind}" not in settings.nets:
@@ -269,24 +264,18 @@ def _write_reports(settings: Settings) -> list[Path]:
         page = settings.out / f"report-{kind}.html"
         command = ["report", str(bayes.draws("bayes")), "--out", str(page)]
         command += ["--title", f"Bayesian LeNet, {results.TITLES[kind]}"]
-        command += ["--ood", str(bayes.draws("bayes", OTHER_WORLD))]
+        command += ["--ood", str(bayes.draws("bayes", OOD))]
         for method in stock.methods:
             command += ["--baseline", f"{results.METHODS[method]}={stock.draws(method)}"]
-        for run, name in ((bayes, "Bayesian"), (stock, "ordinary")):
-            command += ["--curve", f"{name}={run.folder / 'curve.csv'}"]
-        _run_step(Step(page, command, 1), dict(os.environ), threading.Event())
+        for run, name in ((bayes, "Bayesian"), (stock, "stock")):
+            command += ["--curve", f"{name}={run.curve}"]
+        run_step(Step(page, command, 1), machine.cores())
         written.append(page)
     return written
 
 
 def _write_figures(settings: Settings, folder: Path) -> list[Path]:
-    """The paper's figures; returns their names, as seen from the tables."""
-    from bayescaffe.data.images import open_images
-    from bayescaffe.reporting.plots import paper_figures
-    from bayescaffe.stats.analysis import analyze
-    from bayescaffe.stats.draws import load_draws
-    from bayescaffe.training.train import read_curve
-
+    """Write the paper's figures into `folder`. Returns their paths as seen from RESULTS.md."""
     shown = [f"{family}-{kind}" for kind in SHOWN for family in ("stock", "bayes")]
     runs = {net: Run(settings, net, settings.seeds[0]) for net in shown if net in settings.nets}
     options = {}
@@ -294,112 +283,10 @@ def _write_figures(settings: Settings, folder: Path) -> list[Path]:
         run = runs.get("bayes-plain", runs.get("bayes-dropout"))
         draws = load_draws(run.draws("bayes"))
         options = {
-            "curves": {net: read_curve(r.folder / "curve.csv") for net, r in runs.items()},
+            "curves": {net: read_curve(run.curve) for net, run in runs.items()},
             "analysis": analyze(draws, progress=False),
             "probabilities": draws.probabilities,
             "images": open_images(draws.meta["data"]).read,
         }
-    written = paper_figures(folder, formats=("png",), **options)
+    written = plots.paper_figures(folder, formats=("png",), **options)
     return [FIGURES / path.name for path in written]
-
-
-def _run_chains(chains: list[list[Step]], settings: Settings, progress: bool) -> None:
-    """Run the steps of each chain in order, and chains side by side."""
-    # The last step of a chain stands for what its files were used up for.
-    todo = [[step for step in chain if _is_needed(step, chain)] for chain in chains]
-    # The longest first, so that no core is left with one at the end.
-    todo = sorted(filter(None, todo), key=lambda chain: -sum(step.seconds for step in chain))
-    total = sum(step.seconds for chain in todo for step in chain)
-    if not todo:
-        return
-    # With fewer trainings than cores, each has several.
-    threads = max(1, (os.cpu_count() or 1) // min(settings.jobs, len(todo)))
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    stop = threading.Event()
-    running: dict[int, Step] = {}
-    done: list[Step] = []
-
-    def run_chain(number: int) -> None:
-        for step in todo[number]:
-            if stop.is_set():
-                return
-            running[number] = step
-            _run_step(step, environment, stop)
-            done.append(running.pop(number))
-
-    with (
-        tqdm(
-            total=round(total),
-            desc="reproduce",
-            bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}",
-            smoothing=0,
-            disable=None if progress else True,
-        ) as bar,
-        ThreadPoolExecutor(settings.jobs) as pool,
-    ):
-        futures = [pool.submit(run_chain, number) for number in range(len(todo))]
-        try:
-            pending = set(futures)
-            while pending:
-                finished, pending = wait(pending, timeout=1)
-                for future in finished:
-                    future.result()
-                now = list(running.values())
-                share = sum(step.seconds for step in done)
-                share += sum(step.seconds * step.progress() for step in now)
-                bar.n = min(round(share), round(total))
-                bar.set_postfix_str(", ".join(sorted(_label(step) for step in now)), refresh=False)
-                bar.refresh()
-        except BaseException:
-            stop.set()
-            raise
-
-
-def _label(step: Step) -> str:
-    return f"{step.command[0]} {step.made.parent.parent.name}/{step.made.parent.name}"
-
-
-def _is_needed(step: Step, chain: list[Step]) -> bool:
-    if step.made.exists():
-        return False
-    return not any(step.made in later.uses_up and later.made.exists() for later in chain)
-
-
-def _run_step(step: Step, environment: dict[str, str], stop: threading.Event) -> None:
-    command = [sys.executable, "-m", "bayescaffe", *step.command, "--quiet"]
-    errors = step.made.parent / "errors.log"
-    with (
-        errors.open("w") as error_file,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE if step.keeps_output else subprocess.DEVNULL,
-            stderr=error_file,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-            # A training takes a second Ctrl-C, the terminal's beside ours, for impatience.
-            start_new_session=True,
-            preexec_fn=die_with_parent(),
-        ) as process,
-    ):
-        while True:
-            try:
-                output, _ = process.communicate(timeout=0.1)
-                break
-            except subprocess.TimeoutExpired:
-                if stop.is_set():
-                    # A training writes a snapshot and stops.
-                    process.send_signal(signal.SIGINT)
-                    process.communicate()
-                    return
-    if process.returncode:
-        shown = f"bayescaffe {' '.join(step.command)}"
-        raise BayesCaffeError(f"`{shown}` failed:\n{errors.read_text().strip()}")
-    errors.unlink(missing_ok=True)
-    if step.keeps_output:
-        with scratch_file(step.made) as scratch:
-            scratch.write_text(output)
-    if not step.made.exists():
-        raise BayesCaffeError(f"bayescaffe {step.command[0]} did not write {step.made}")
-    for path in step.uses_up:
-        path.unlink(missing_ok=True)

@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Repeat the paper's experiments and write RESULTS.md: the command line of experiments.py."""
+"""Reproduce the paper's experiments and write RESULTS.md: the command line of experiments.py."""
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
+import machine
 from bayescaffe.cli import run
 from bayescaffe.cli.arguments import common_arguments, count
 
 DESCRIPTION = """\
 Train the paper's eight LeNets, sample and analyse them, and write the paper's tables beside ours.
 
-It runs the other commands (data, train, inspect, sample, analyze, report) for each net and seed and
-keeps what they write in OUT. It can be interrupted at any time: what is done is not done again, and
-a training goes on from where it was. Nets or solvers that were changed since are done again.
+This runs the other commands (data, train, inspect, sample, analyze, report) for each net and seed,
+and keeps what they write in OUT. You can interrupt it at any time. The next call skips what is
+done and continues trainings from their snapshots. Nets or solvers that have changed are run again.
 
-With three seeds it takes about an hour of two cores. Run it from the top of the repository."""
+Three seeds take about an hour on two cores. Run it from the top of the repository."""
 
 EXAMPLES = """\
 examples:
-  reproduce.py                 all of it: three seeds, RESULTS.md and two reports
+  reproduce.py                 everything: three seeds, RESULTS.md and two reports
   reproduce.py --seeds 1       one seed, in a third of the time
   reproduce.py --seeds 1 --iterations 500 --nets bayes-plain stock-plain --results try.md
                                a quick try, a few minutes"""
@@ -41,14 +41,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=count,
         default=3,
         metavar="N",
-        help="train from seeds 1 to N (default: 3)",
+        help="use the seeds 1 to N (default: 3)",
     )
     parser.add_argument(
         "--jobs",
         type=count,
-        default=os.cpu_count() or 1,
+        default=machine.cores(),
         metavar="N",
-        help="trainings side by side (default: one for each core, here %(default)s)",
+        help="number of trainings that run side by side (default: one per core, here %(default)s)",
     )
     parser.add_argument(
         "--results",
@@ -62,19 +62,26 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("results"),
         metavar="OUT",
-        help="where nets, passes, analyses and reports go (default: %(default)s)",
+        help="where nets, draws, analyses and reports go (default: %(default)s)",
     )
     parser.add_argument(
-        "--passes", type=count, default=100, metavar="N", help="draws of each net (default: 100)"
+        "--passes",
+        type=count,
+        default=100,
+        metavar="N",
+        help="number of draws of each net (default: 100)",
     )
     parser.add_argument(
         "--iterations",
         type=count,
         metavar="N",
-        help="of each training (default: as its solver says, 10000)",
+        help="number of iterations of each training (default: as in its solver, 10000)",
     )
     parser.add_argument(
-        "--nets", nargs="+", metavar="NET", help="only these, folders of MODELS (default: all)"
+        "--nets",
+        nargs="+",
+        metavar="NET",
+        help="only these nets, named as the folders in MODELS (default: all)",
     )
     parser.add_argument(
         "--models",
@@ -103,7 +110,7 @@ def _run(args: argparse.Namespace) -> None:
         data=args.data,
         nets=tuple(args.nets or NETS),
         seeds=tuple(range(1, args.seeds + 1)),
-        passes=args.passes,
+        draws=args.passes,
         iterations=args.iterations,
         jobs=args.jobs,
     )
@@ -111,7 +118,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({"results": str(path), "runs": collect(settings)}))
     else:
-        print(f"{path}: the paper's tables beside ours; {args.out} holds the rest")
+        print(f"{path}: the paper's tables beside ours; everything else is in {args.out}")
 
 
 if __name__ == "__main__":

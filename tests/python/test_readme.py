@@ -67,6 +67,7 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
         "README.md",
         "RESULTS.md",
         "caffe_bayes/README.md",
+        "models/README.md",
         "models/lenet/README.md",
         "BENCHMARKS.md",
         "docker/README.md",
