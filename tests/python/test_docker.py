@@ -186,7 +186,9 @@ def test_a_library_of_no_package_brings_its_license(collect, tmp_path):
     source.write_text("int main(void) { return 0; }")
     (tmp_path / "own").mkdir()
     library = tmp_path / "own/libnobodys.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libnobodys.so", "-o", library, source], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libnobodys.so", "-o", library, source], check=True
+    )
     caffe = collect.top / "build/caffe/tools/caffe"
     command = ["cc", "-Wl,--no-as-needed", f"-Wl,-rpath,{library.parent}", source, library]
     subprocess.run([*command, "-o", caffe], check=True)
