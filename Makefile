@@ -1,6 +1,7 @@
 # The front door. Each target is a few commands; the work is done by CMake, scripts/ and python/.
 PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
+BENCH_FLAGS ?=
 # The GPUs that `make cuda` is for, as CMake writes them: 80, or "75;120". Turing to Blackwell if empty.
 CUDA_ARCHITECTURES ?=
 
@@ -80,9 +81,7 @@ test-gpu: cuda ## run our tests and Caffe's own on a machine with a GPU
 
 bench: build ## time ours beside other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
-	@build/bench_noise
-	@build/bench_product
-	@$(PYTHON) benchmarks/bench.py
+	@$(PYTHON) benchmarks/bench.py $(BENCH_FLAGS)
 
 bench-peers: setup ## install the other tools that make bench compares with
 	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt

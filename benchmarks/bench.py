@@ -1,31 +1,43 @@
 """Time a training step and Monte Carlo inference, ours beside what a user would pick instead.
 
-    bench.py [--nets lenet,quick,vgg] [--json FILE] [--quick]
+    bench.py [--nets lenet,quick,vgg] [--json FILE] [--into PAGE] [--quick]
 
-Everything is timed in one run on one machine, each subject in a process of its own and nothing
-beside it. A subject's output is checked against upstream Caffe's before it is timed. Prints tables
-(mean +- sd, the ratio to ours, the share of the machine's SGEMM peak) and writes them as JSON.
-Expect about eight minutes on two cores. --quick tries that all of it runs; its times mean nothing.
+Everything is timed in one run on one machine, each subject alone in a process of its own. A
+subject is timed only after its output was checked against upstream Caffe's. Prints Markdown tables
+(mean ± sd, ratio to ours, share of the machine's SGEMM peak) and writes the numbers as JSON; both
+name the commit and the machine. --into replaces everything below the mark in PAGE (BENCHMARKS.md)
+with the tables. Takes about eight minutes on two cores. --quick checks that everything runs; its
+times mean nothing.
 """
 
 import argparse
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 from nets import NETS, prototxt
 
-OURS, STOCK = "ours, Bayesian", "ours, deterministic"
+REPO = Path(__file__).resolve().parent.parent
+MARK = "<!-- `make bench` writes everything below this line. -->\n"
+# C++ benchmarks, which print lines of their own.
+PROGRAMS = ("bench_noise", "bench_product")
+
+OURS, STOCK = "ours, Bayesian", "ours, stock"
 UPSTREAM = "upstream Caffe's CPU code"
 VMAP = "paper's method, vmap over draws"
 CAFFE = {OURS: True, STOCK: False, UPSTREAM: False}  # whether Bayesian
-PEERS = ("PyTorch", "paper's method in PyTorch", "bayesian-torch", "blitz", "torchbnn")
+TORCH = "PyTorch, deterministic"
+BY_HAND = "paper's method in PyTorch"
+PEERS = (TORCH, BY_HAND, "bayesian-torch", "blitz", "torchbnn")
+PACKAGES = ("torch", "bayesian-torch", "blitz-bayesian-pytorch", "torchbnn")
 # How long one subject is timed; set for all processes of a run.
 SECONDS = float(os.environ.setdefault("BENCH_SECONDS", "4"))
 TOLERANCE = 1e-4
@@ -44,10 +56,10 @@ def timed(step, warm_up: int = 3, least: int = 5) -> list[float]:
     return times
 
 
-def per_image(one_pass, data, draws: int = 1) -> list[float]:
-    """Seconds per image and pass, where `one_pass` takes all images through `draws` networks."""
+def per_image(run, data, draws: int = 1) -> list[float]:
+    """Seconds per image and draw, where `run` takes all images through `draws` networks."""
     images = draws * len(data["x"])
-    return [seconds / images for seconds in timed(one_pass, warm_up=1, least=2)]
+    return [seconds / images for seconds in timed(run, warm_up=1, least=2)]
 
 
 def require_close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -82,7 +94,7 @@ def reference(name: str, path: Path) -> None:
 
 
 def check_bayesian(name: str, net, x: np.ndarray) -> None:
-    """A draw of the net, sampled, is the stock net with that draw's weights."""
+    """Check that a draw of the net is the stock net with that draw's weights."""
     found = net.sample([3], x)[0]
     net.set_draw(3)
     net.blobs["data"].data[...] = x
@@ -97,7 +109,7 @@ def check_bayesian(name: str, net, x: np.ndarray) -> None:
 
 
 def check_stock(name: str, data) -> None:
-    """The stock net gives what upstream's code gave for the reference."""
+    """Check that the stock net computes what upstream's code computed for the reference."""
     x = data["x"][: len(data["prob"])]
     net = caffe_net(prototxt(NETS[name], len(x), bayes=False, train=False))
     blobs = [blob for params in net.params.values() for blob in params]
@@ -127,8 +139,8 @@ def caffe_step(name: str, bayes: bool, data) -> list[float]:
         return timed(lambda: solver.step(1))
 
 
-def caffe_passes(name: str, bayes: bool, data) -> list[float]:
-    """Passes over all images: of a Bayesian net many draws in one call, as a user would."""
+def caffe_inference(name: str, bayes: bool, data) -> list[float]:
+    """Inference of all images: for a Bayesian net many draws in one call, as a user would do it."""
     batches = np.split(data["x"], 4)
     check_stock(name, data)
     net = caffe_net(prototxt(NETS[name], len(batches[0]), bayes, train=False))
@@ -137,16 +149,16 @@ def caffe_passes(name: str, bayes: bool, data) -> list[float]:
         draws = NETS[name].draws if SECONDS >= 1 else 2
         return per_image(lambda: net.sample(draws, data["x"]), data, draws)
 
-    def one_pass():
+    def forward():
         for x in batches:
             net.blobs["data"].data[...] = x
             net.forward()
 
-    return per_image(one_pass, data)
+    return per_image(forward, data)
 
 
 def caffe_scaling(images: int, draws: int, data) -> list[float]:
-    """Seconds of sampling `draws` draws for `images` images (the reference's, repeated)."""
+    """Seconds for `draws` draws of `images` images (the reference's, repeated)."""
     x = np.resize(data["x"], (images, *data["x"].shape[1:]))
     net = caffe_net(prototxt(NETS["lenet"], min(images, 500), bayes=True, train=False))
     net.sample(2, x)
@@ -194,25 +206,25 @@ def torch_step(name: str, who: str, data) -> list[float]:
     return timed(step)
 
 
-def torch_passes(name: str, who: str, data) -> list[float]:
+def torch_inference(name: str, who: str, data) -> list[float]:
     import torch
 
     peer = torch_peer(name, who, data)
     batches = torch.from_numpy(data["x"]).chunk(4)
 
-    def one_pass():
+    def forward():
         for x in batches:
             peer(x).softmax(1)
 
     with torch.inference_mode():
-        return per_image(one_pass, data)
+        return per_image(forward, data)
 
 
-def vmap_passes(name: str, data) -> list[float]:
+def vmap_inference(name: str, data) -> list[float]:
     import torch
     from peers import Plain
 
-    by_hand = torch_peer(name, PEERS[1], data)
+    by_hand = torch_peer(name, BY_HAND, data)
     plain = Plain(NETS[name])
     names = [parameter for parameter, _ in plain.named_parameters()]
     batches = torch.from_numpy(data["x"]).chunk(4)
@@ -221,7 +233,7 @@ def vmap_passes(name: str, data) -> list[float]:
     def forward(parameters, x):
         return torch.func.functional_call(plain, parameters, (x,)).softmax(1)
 
-    def ten_passes():
+    def ten_draws():
         for x in batches:
             samples = [
                 [w for layer in by_hand.weighted() for w in layer.sample()] for _ in range(draws)
@@ -230,7 +242,7 @@ def vmap_passes(name: str, data) -> list[float]:
             torch.func.vmap(forward, in_dims=(0, None))(stacked, x)
 
     with torch.no_grad():
-        return per_image(ten_passes, data, draws)
+        return per_image(ten_draws, data, draws)
 
 
 # ---- One run -----------------------------------------------------------------------------------
@@ -254,14 +266,14 @@ def run_subject(what: str, name: str, who: str, path: str) -> list[float]:
         images, draws = map(int, who.split("x"))
         return caffe_scaling(images, draws, data)
     if who in CAFFE:
-        return (caffe_step if what == "step" else caffe_passes)(name, CAFFE[who], data)
+        return (caffe_step if what == "step" else caffe_inference)(name, CAFFE[who], data)
     if who == VMAP:
-        return vmap_passes(name, data)
-    return (torch_step if what == "step" else torch_passes)(name, who, data)
+        return vmap_inference(name, data)
+    return (torch_step if what == "step" else torch_inference)(name, who, data)
 
 
 def in_own_process(what: str, name: str = "", who: str = "", path: str = "", threads: int = 0):
-    """The times of a subject, or the last line that it wrote when it failed."""
+    """The times of a subject, or the last line of its error message."""
     subject = json.dumps([what, name, who, path])
     env = dict(os.environ)
     if who == UPSTREAM or what == "reference":
@@ -275,7 +287,7 @@ def in_own_process(what: str, name: str = "", who: str = "", path: str = "", thr
         env=env,
     )
     if done.returncode:
-        return (done.stderr.strip().splitlines() or ["failed without a word"])[-1]
+        return (done.stderr.strip().splitlines() or ["failed without a message"])[-1]
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -292,24 +304,124 @@ def row(who: str, result, ours: float, flops: float, peak: float, unit: float) -
     }
 
 
-def show(title: str, unit: str, rows: list[dict]) -> None:
-    print(f"\n{title}\n\n| | {unit} | ratio to ours | share of SGEMM peak |\n|---|---|---|---|")
+def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def table(unit: str, rows: list[dict]) -> str:
+    cells = []
     for r in rows:
         if "missing" in r:
-            print(f"| {r['who']} | – | – | {r['missing']} |")
+            cells.append((r["who"], "–", "–", r["missing"]))
         else:
             # Three significant figures of the mean.
             digits = max(0, 2 - math.floor(math.log10(r["mean"])))
             time_text = f"{r['mean']:.{digits}f} ± {r['sd']:.{digits}f}"
-            print(f"| {r['who']} | {time_text} | {r['ratio']:.2f} | {r['peak']:.0%} |")
-    sys.stdout.flush()
+            cells.append((r["who"], time_text, f"{r['ratio']:.2f}", f"{r['peak']:.0%}"))
+    return markdown(("", unit, "ratio to ours", "share of SGEMM peak"), cells)
+
+
+def best(rows: list[dict], *who: str) -> float:
+    """The smallest mean of the named subjects; NaN if all are missing."""
+    return min((r["mean"] for r in rows if r["who"] in who and "mean" in r), default=math.nan)
+
+
+def aims(results: dict) -> str:
+    """What we want to reach, and what this run measured."""
+    bayesian_peers = (*PEERS[1:], VMAP)
+    rows = []
+
+    def ratio(words: str, key: str, *who: str, aim: float) -> None:
+        if key in results:
+            value = best(results[key], OURS) / best(results[key], *who)
+            rows.append((words, f"at most {aim}", "–" if math.isnan(value) else f"{value:.2f}"))
+
+    ratio("LeNet, training step: ours Bayesian / PyTorch", "lenet step", TORCH, aim=0.55)
+    ratio(
+        "LeNet, training step: ours Bayesian / best Bayesian peer",
+        "lenet step", *bayesian_peers, aim=0.36,
+    )  # fmt: skip
+    ratio("LeNet, training step: ours Bayesian / ours stock", "lenet step", STOCK, aim=1.25)
+    ratio("LeNet, inference: ours Bayesian / PyTorch", "lenet inference", TORCH, aim=0.35)
+    ratio(
+        "LeNet, inference: ours Bayesian / best Bayesian peer",
+        "lenet inference", *bayesian_peers, aim=0.32,
+    )  # fmt: skip
+    for r in results.get("lenet inference", []):
+        if r["who"] == OURS:
+            share = f"{r['peak']:.0%}"
+            rows.append(("LeNet, inference: share of the SGEMM peak", "at least 45%", share))
+    for name in ("quick", "vgg"):
+        ratio(f"{name}, training step: ours Bayesian / PyTorch", f"{name} step", TORCH, aim=0.9)
+        ratio(f"{name}, inference: ours Bayesian / PyTorch", f"{name} inference", TORCH, aim=0.9)
+    return markdown(("", "aim", "measured"), rows)
+
+
+# ---- Where the numbers come from ---------------------------------------------------------------
+
+
+def commit() -> str:
+    """The commit that is checked out, and whether files differ from it."""
+    git = ["git", "-C", str(REPO)]
+    try:
+        found = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+        changed = subprocess.check_output([*git, "status", "--porcelain", "-uno"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{found} with uncommitted changes" if changed else found
+
+
+def machine() -> dict:
+    info = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        info.setdefault(key.strip(), value.strip())
+    flags = info.get("flags", "").split()
+    isa = "AVX-512" if "avx512bw" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    held_back = os.environ.get("BAYESCAFFE_ISA")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": info.get("model name", platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "isa": f"{isa}, BAYESCAFFE_ISA={held_back}" if held_back else isa,
+        "memory_gib": round(memory),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", "Linux"),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def origin(results: dict) -> str:
+    """The paragraph that names the commit and the machine of a run."""
+    m = results["machine"]
+    peers = ", ".join(f"{name} {version}" for name, version in results["peers"].items())
+    return (
+        f"Measured by `make bench` at commit `{results['commit']}` on {m['cores']} cores of "
+        f"{m['cpu']} ({m['isa']}), {m['memory_gib']} GiB, {m['system']}. SGEMM peak: "
+        f"{results['peak'] / 1e9:.0f} GFLOP/s. Peers: {peers}.\n"
+    )
+
+
+def write_into(page: Path, text: str) -> None:
+    """Replace what follows the mark in a page."""
+    before, mark, _ = page.read_text().partition(MARK)
+    if not mark:
+        sys.exit(f"bench: {page} has no line {MARK.strip()!r}")
+    page.write_text(f"{before}{mark}\n{text}")
 
 
 def scaling(path: str, quick: bool) -> list[dict]:
-    """What sampling a Bayesian LeNet costs by draws, images and threads."""
+    """What Monte Carlo inference of a Bayesian LeNet costs by draws, images and threads."""
     rows = []
-    print("\n**lenet**: Monte Carlo inference by draws, images and threads\n")
-    print("| draws | images | threads | ms | µs per image and pass |\n|---|---|---|---|---|")
     for draws, images, threads in (
         (10, 500, 2),
         (100, 500, 2),
@@ -325,18 +437,33 @@ def scaling(path: str, quick: bool) -> list[dict]:
         if isinstance(times, str):
             sys.exit(f"bench: {draws} draws of {images} images: {times}")
         mean, sd = float(np.mean(times)), float(np.std(times))
-        each = mean / draws / images
-        digits = 0 if mean >= 0.1 else 1
         rows.append(
             {"draws": draws, "images": images, "threads": threads, "mean": mean * 1e3,
-             "sd": sd * 1e3, "each": each * 1e6}
+             "sd": sd * 1e3, "each": mean / draws / images * 1e6}
         )  # fmt: skip
-        print(
-            f"| {draws} | {images} | {threads} | {mean * 1e3:.{digits}f} ± {sd * 1e3:.{digits}f} "
-            f"| {each * 1e6:.1f} |",
-            flush=True,
-        )
     return rows
+
+
+def scaling_table(rows: list[dict]) -> str:
+    return markdown(
+        ("draws", "images", "threads", "ms", "µs per image and draw"),
+        [
+            (f"{r['draws']:,}", f"{r['images']:,}", str(r["threads"]),
+             f"{r['mean']:.{0 if r['mean'] >= 100 else 1}f} ± {r['sd']:.2g}", f"{r['each']:.1f}")
+            for r in rows
+        ],
+    )  # fmt: skip
+
+
+def programs(quick: bool) -> str:
+    """What the C++ benchmarks print."""
+    printed = ""
+    for name in PROGRAMS if not quick else ():
+        done = subprocess.run([REPO / "build" / name], stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(f"bench: {name} failed")
+        printed += done.stdout
+    return printed
 
 
 def main() -> None:
@@ -345,11 +472,14 @@ def main() -> None:
     )
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"))
+    parser.add_argument("--into", type=Path, help="page to write the tables into")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--subject", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
         os.environ["BENCH_SECONDS"] = "0.01"
+    if options.quick and options.into:
+        parser.error("--into with --quick: these times mean nothing")
     if options.subject:
         print(json.dumps(run_subject(*json.loads(options.subject))))
         return
@@ -358,36 +488,48 @@ def main() -> None:
     if isinstance(peak, str):
         sys.exit(f"bench: the machine's SGEMM peak: {peak}")
     (peak,) = peak
-    print(f"SGEMM peak of this machine: {peak / 1e9:.0f} GFLOP/s, {os.cpu_count()} cores")
-    results = {"peak": peak, "cores": os.cpu_count()}
+    results = {"commit": commit(), "machine": machine(), "peers": versions(), "peak": peak}
+    tables = []
+
+    def show(title: str, text: str) -> None:
+        tables.append(f"**{title}**\n\n{text}")
+        print(f"{tables[-1]}\n", flush=True)
+
+    print(origin(results))
+    results["programs"] = programs(options.quick)
+    if results["programs"]:
+        show("Parts, on one core", f"```\n{results['programs']}```\n")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.nets.split(","):
             net, path = NETS[name], f"{folder}/{name}.npz"
             failed = in_own_process("reference", name, path=path)
             if failed:
                 sys.exit(f"bench: {name}: {failed}")
-            for what, subjects, flops, unit, label in (
-                ("step", (OURS, STOCK, UPSTREAM, *PEERS), 3 * net.batch * net.flops(), 1e3, "ms"),
-                ("pass", (OURS, STOCK, UPSTREAM, *PEERS[:3], VMAP), net.flops(), 1e6, "µs"),
-            ):
+            size = f"{net.images} images, ours {net.draws} draws"
+            for what, title, subjects, flops, unit, label in (
+                ("step", f"training step, batch {net.batch}", (OURS, STOCK, UPSTREAM, *PEERS),
+                 3 * net.batch * net.flops(), 1e3, "ms"),
+                ("inference", f"inference, per image and draw ({size})",
+                 (OURS, STOCK, UPSTREAM, *PEERS[:3], VMAP), net.flops(), 1e6, "µs"),
+            ):  # fmt: skip
                 found = {who: in_own_process(what, name, who, path) for who in subjects}
                 if isinstance(found[OURS], str):
                     sys.exit(f"bench: {name}: {OURS}: {found[OURS]}")
                 ours = float(np.mean(found[OURS]))
                 rows = [row(who, r, ours, flops, peak, unit) for who, r in found.items()]
-                title = (
-                    f"**{name}**: training step, batch {net.batch}"
-                    if what == "step"
-                    else f"**{name}**: inference, per image and pass ({net.images} images, "
-                    f"ours {net.draws} draws)"
-                )
-                show(title, label, rows)
                 results[f"{name} {what}"] = rows
+                show(f"{name}: {title}", table(label, rows))
             if name == "lenet":
                 results["lenet scaling"] = scaling(path, options.quick)
+                title = "lenet: Monte Carlo inference by draws, images and threads"
+                show(title, scaling_table(results["lenet scaling"]))
+    print(aims(results))
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\nWritten to {options.json}")
+    print(f"Written to {options.json}")
+    if options.into:
+        write_into(options.into, "\n".join([origin(results), aims(results), *tables]))
+        print(f"Written into {options.into}")
 
 
 if __name__ == "__main__":

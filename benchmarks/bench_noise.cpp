@@ -1,5 +1,5 @@
-// How long it takes to draw the noise of one LeNet: 431,080 normal numbers, one
-// core. Verifies the numbers, warms up, then prints mean +- sd of 200 draws.
+// Times the noise of one LeNet draw: 431,080 normal numbers on one core. Checks
+// the numbers, warms up, then prints the mean +- sd of 200 draws.
 
 #include <chrono>
 #include <cmath>

@@ -1,4 +1,4 @@
-"""The nets that are timed: written once, built for Caffe here and for PyTorch in peers.py."""
+"""The nets that are timed. Defined once, built for Caffe here and for PyTorch in peers.py."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -32,15 +32,15 @@ class Net:
     size: int
     """Height and width of an image."""
     batch: int
-    """Of a training step."""
+    """Images of a training step."""
     images: int
-    """Of an inference pass, in batches of a quarter."""
+    """Images of inference, in four batches."""
     draws: int
-    """That our Bayesian net is sampled with in one call."""
+    """Draws of our Bayesian net in one call."""
     layers: tuple
 
     def flops(self) -> int:
-        """Floating point operations of one image in one forward pass, a multiply-add being two."""
+        """Floating point operations per image in a forward pass. A multiply-add counts as two."""
         channels, size, total = self.channels, self.size, 0
         for layer in self.layers:
             if isinstance(layer, Conv):
@@ -77,7 +77,7 @@ NETS = {
 
 
 def prototxt(net: Net, batch: int, bayes: bool, train: bool) -> str:
-    """The net for Caffe, fed by arrays; with a loss where it is to be trained, else with "prob"."""
+    """The net for Caffe, fed by arrays. It ends in a loss for training, else in "prob"."""
     shape = f"dim: {batch} dim: {net.channels} dim: {net.size} dim: {net.size}"
     text = [
         f'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ {shape} }} }} }}'

@@ -1,8 +1,8 @@
-"""The same nets in PyTorch: plain, the paper's method by hand, and as Bayesian libraries have them.
+"""The same nets in PyTorch: plain, with the paper's method, and with Bayesian libraries.
 
-A peer is a module with `kl()`, the divergence that its training step adds to the loss, and
-`set_means(weights)`, which gives it the weights of another net and, for `exact=True`, takes its
-noise away, so that its output can be compared before it is timed.
+A peer is a module with two methods. `kl()` is the divergence that its training step adds to the
+loss. `set_means(weights, exact)` copies the weights of another net; `exact=True` also removes the
+noise, so that the output can be compared before the peer is timed.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class Peer(nn.Module):
-    """A net whose layers with weights come from `make_conv` and `make_dense`."""
+    """A net that makes its layers with `make_conv` and `make_dense`."""
 
     def __init__(self, net: Net):
         super().__init__()
@@ -95,7 +95,7 @@ class PaperLayer(nn.Module):
 
 
 class ByHand(Peer):
-    """The paper's method, hand-written in PyTorch."""
+    """The paper's method, written directly in PyTorch."""
 
     @staticmethod
     def make_conv(i, o, k, p):
@@ -113,8 +113,11 @@ class ByHand(Peer):
 
 
 def make_peers() -> dict[str, object]:
-    """Name -> class of a peer, or the reason why it is not there."""
-    peers: dict[str, object] = {"PyTorch": Plain, "paper's method in PyTorch": ByHand}
+    """Name -> class of a peer, or the reason why it is missing."""
+    peers: dict[str, object] = {
+        "PyTorch, deterministic": Plain,
+        "paper's method in PyTorch": ByHand,
+    }
     try:
         from bayesian_torch.layers import Conv2dReparameterization, LinearReparameterization
 

@@ -1,26 +1,35 @@
 #!/usr/bin/env bash
-# The last step of the build stage: gathers in OUT what the image needs at run time, and nothing that
-# only the build needed. OUT is then copied to / of a bare Debian.
+# The last step of the build stage: collects in OUT what the image needs at run time. The final stage
+# copies OUT to / of a bare Debian, so nothing that only the build needs reaches the image.
 #
 #   collect.sh OUT
 #
-# OUT/opt/bayescaffe has the layout of a clone that was built. OUT/opt/bayescaffe/packages.txt names the
-# Debian packages that the programs are linked with; shared libraries of no package (CUDA's) are copied.
+# OUT/opt/bayescaffe is laid out like a clone after `make build`. packages.txt in it lists the Debian
+# packages that the programs link against; shared libraries of no package (CUDA's) are copied.
+# licenses/ in it holds the notices of what the image contains beyond Debian's packages, which have
+# theirs in /usr/share/doc, and Python's, which have theirs in .venv.
 set -euo pipefail
 out=$1
-top=/opt/bayescaffe
+top=${BAYESCAFFE_TOP:-/opt/bayescaffe}
 to=$out$top
-cd $top
+cd "$top"
 
-mkdir -p "$to"/{build/caffe/tools,build/caffe-src,docker,scripts}
-cp -r .venv models examples "$to"
+mkdir -p "$to"/{build/caffe/tools,build/caffe-src,docker,licenses,scripts}
+cp -r LICENSE .venv models examples "$to"
 cp scripts/demo.sh "$to/scripts"
 cp docker/entrypoint.sh "$to/docker"
 cp build/caffe/tools/caffe "$to/build/caffe/tools"
-# The GPU image brings our tests along.
-[ ! -e build/bayes_tests ] || cp build/bayes_tests "$to/build/caffe/tools"
+cp build/caffe-src/LICENSE "$to/licenses/caffe"
+# Only the GPU image has the tests, and with them Google Test. Its license is the header's first block.
+if [ -e build/bayes_tests ]; then
+  cp build/bayes_tests "$to/build/caffe/tools"
+  sed -n '/^\/\/ Author/q; s,^// \?,,p' build/caffe-src/src/gtest/gtest.h > "$to/licenses/googletest"
+fi
+for notices in .cuda/*/licenses "${CUDA_HOME:-/usr/local/cuda}/licenses"; do
+  [ ! -d "$notices" ] || cp -r "$notices/." "$to/licenses/cuda"
+done
 cp -r build/caffe/lib "$to/build/caffe"
-# Files of ours and _caffe.so are links in the source tree.
+# Our files and _caffe.so are links in the source tree.
 cp -rL build/caffe-src/python "$to/build/caffe-src"
 find "$to/build" \( -name '*.a' -o -name '*.cpp' -o -path '*/caffe/test' \) -prune -exec rm -r {} +
 ln -sf ../../../caffe/lib/_caffe.so "$to/build/caffe-src/python/caffe/_caffe.so"
@@ -30,14 +39,18 @@ echo python3 > packages.txt
 echo ca-certificates >> packages.txt
 ldd build/caffe/tools/caffe build/caffe/lib/_caffe.so > linked.txt
 if grep 'not found' linked.txt; then
-  echo "collect: the build is linked with libraries that are not there" >&2
+  echo "collect: the libraries above are missing; the programs link against them" >&2
   exit 1
 fi
 awk '$3 ~ "^/" { print $3 }' linked.txt | sort -u | while read -r library; do
-  # By its name: Debian 12 still lists /lib, which is a link to /usr/lib.
+  # By file name, because Debian 12 still lists files under /lib, a link to /usr/lib.
   if package=$(dpkg-query -S "*/$(basename "$(realpath "$library")")" 2> /dev/null); then
     echo "${package%%:*}" >> packages.txt
   elif [[ $library != "$top"/build/* ]]; then
+    [ -n "$(ls -A "$to/licenses/cuda" 2> /dev/null)" ] || {
+      echo "collect: $library belongs to no Debian package, and there is no license for it" >&2
+      exit 1
+    }
     mkdir -p "$out$(dirname "$library")"
     cp -L "$library" "$out$library"
   fi

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# What a container runs: any program of the image, or the demo; by itself it says what there is.
+# What a container runs: any program of the image, the demo or the GPU tests. Without arguments it
+# prints what the image contains.
 set -euo pipefail
 top=${BAYESCAFFE_TOP:-/opt/bayescaffe}
 
-# With `-u`, the user may have no home, or one of somebody else.
+# With `docker run -u` the user may have no home directory, or none that is writable.
 [ -w "${HOME:-}" ] || export HOME=/tmp
 
 case "${1:-help}" in
   help | --help | -h)
     cat << END
-Bayesian Caffe: nets that know how sure they are.
+Bayesian Caffe: Caffe with Bayesian layers.
 
   caffe train -solver SOLVER     Caffe's own tool: train, test, time, device_query
   bayescaffe COMMAND             data, train, sample, analyze, predict, inspect, report
   python                         with the modules caffe and bayescaffe
-  jupyter lab --ip=0.0.0.0       with port 8888 published
-  demo                           train a Bayesian LeNet on MNIST, and say how sure it is of what
-  test-gpu                       our tests on your GPU; in the GPU image
+  jupyter lab --ip=0.0.0.0       publish port 8888 to use it
+  demo                           train a Bayesian LeNet on MNIST and report its uncertainty
+  test-gpu                       run the tests on your GPU (GPU image only)
 
-Any other program of the image runs as well. Work is done in $PWD: mount a folder there to
-keep it. The paper's nets are in $top/models/lenet, a notebook is in $top/examples.
+Any other program of the image runs as well. The container works in $PWD: mount a folder there
+to keep the files. The paper's nets are in $top/models/lenet, a notebook is in
+$top/examples, licenses are in $top/LICENSE and $top/licenses.
 END
     ;;
   demo)
@@ -31,7 +33,7 @@ END
     ;;
   test-gpu)
     command -v bayes_tests > /dev/null || {
-      echo "entrypoint: only the GPU image has the tests for a GPU" >&2
+      echo "entrypoint: only the GPU image contains the GPU tests" >&2
       exit 1
     }
     caffe device_query
@@ -39,7 +41,7 @@ END
     ;;
   *)
     command -v -- "$1" > /dev/null || {
-      echo "entrypoint: there is no program '$1'; without arguments this image tells what it has" >&2
+      echo "entrypoint: no program '$1' in this image; run it without arguments for a list" >&2
       exit 127
     }
     exec "$@"

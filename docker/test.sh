@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds the images for real and tries them, without a Docker engine: buildah builds them, with
-# chroot isolation, on a base made by debootstrap from this machine's own Debian mirror. Then every
-# command of docker/README.md runs in them, as a user who is neither root nor known to the image.
+# Builds the images and tests them without a Docker engine. buildah builds them, with chroot isolation,
+# on a base that debootstrap makes from this machine's own Debian mirror. Then every command of
+# docker/README.md runs in them, as a user who is neither root nor known to the image.
 #
-#   docker/test.sh [cpu] [gpu]     both by default; `make docker-test` runs it
+#   docker/test.sh [cpu] [gpu]     default: both; `make docker-test` runs it
 #
 #   BASE                  build on this image instead
-#   CUDA_ARCHITECTURES    as the build argument; only 80 unless told, since each takes its time
-#   JOBS                  as the build argument
+#   CUDA_ARCHITECTURES    the build argument; default: 80 only, because each architecture takes minutes
+#   JOBS                  the build argument
 #
-# Needs root or sudo, Debian or Ubuntu, .venv and data/mnist. Keeps layers: a second run is quick.
-# Exit codes: 0 all is well, 1 with the reason on standard error.
+# Needs root or sudo, Debian or Ubuntu, .venv and data/mnist. Layers are cached for the next run.
+# Exit codes: 0 success; 1 failure, with the reason on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
@@ -34,20 +34,21 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Makes a container of an image, and tells its name.
+# Creates a container from an image and prints its name.
 container_of() { buildah from --pull-never "$1" | tee -a "$scratch/containers"; }
 
 # ---- What it needs ------------------------------------------------------------------------------
 install_programs buildah debootstrap
 
-# Debian 12 without the manuals, as in Debian's slim images.
+# Debian 12. Like Debian's slim images, it has no documentation but the licenses.
 make_base() {
   local image=$1 container
   say "making the base $image with debootstrap"
   bootstrap bookworm "$scratch/base"
   printf 'path-exclude %s\n' '/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*' \
     '/usr/share/info/*' > "$scratch/base/etc/dpkg/dpkg.cfg.d/slim"
-  rm -rf "$scratch"/base/usr/share/{doc,man,locale,info}/* "$scratch"/base/var/cache/apt/* \
+  find "$scratch/base/usr/share/doc" -type f ! -name copyright -delete
+  rm -rf "$scratch"/base/usr/share/{man,locale,info}/* "$scratch"/base/var/cache/apt/* \
     "$scratch"/base/var/lib/apt/lists/* "$scratch"/base/var/log/* \
     "$scratch"/base/etc/{hostname,resolv.conf}
   container=$(container_of scratch)
@@ -63,14 +64,14 @@ if [ -z "$base" ]; then
   buildah inspect --type image "$base" > /dev/null 2>&1 || make_base "$base"
 fi
 
-# A build reaches what this machine reaches: its certificates, its package index and proxies.
+# The build uses this machine's certificates, package index and proxies.
 secrets=(--secret 'id=ca,src=/etc/ssl/certs/ca-certificates.crt')
 pip_settings > "$scratch/pip.conf"
 [ ! -s "$scratch/pip.conf" ] || secrets+=(--secret "id=pip,src=$scratch/pip.conf")
 
 # ---- A docker that is buildah -------------------------------------------------------------------
-# Understands what docker/README.md uses. Trainings are cut short. There
-# is no GPU in these containers: what asks for one must say so in one line.
+# Knows the options that docker/README.md uses. Shortens training. These containers have no GPU:
+# a command that requests one must fail with a one-line error.
 iterations=300
 passes=41
 
@@ -80,7 +81,7 @@ docker() {
   case $verb in
     build) docker_build "$@" ;;
     run) docker_run "$@" ;;
-    *) fail "docker/README.md has 'docker $verb', which this script does not know" ;;
+    *) fail "docker/README.md uses 'docker $verb', which this script does not support" ;;
   esac
 }
 
@@ -98,7 +99,7 @@ docker_run() {
       --gpus) gpus=$2; shift 2 ;;
       -u) options+=(--user "$2"); shift 2 ;;
       -v) options+=(-v "$2"); shift 2 ;;
-      *) fail "docker/README.md has 'docker run $1', which this script does not know" ;;
+      *) fail "docker/README.md uses 'docker run $1', which this script does not support" ;;
     esac
   done
   entrypoint=$(buildah inspect --type image --format '{{index .OCIv1.Config.Entrypoint 0}}' "$1")
@@ -110,10 +111,10 @@ docker_run() {
   cat "$scratch/stderr" >&2
   buildah rm "$container" > /dev/null
   [ -n "$gpus" ] || return $status
-  # The other lines are buildah's.
+  # buildah adds lines of its own.
   said=$(grep -vE '^(subprocess exited with|Error: exit) status' "$scratch/stderr")
   if [ $status -ne 1 ] || [[ ! $said =~ ^'caffe: error: no CUDA device'[^$'\n']*$ ]]; then
-    fail "where there is no GPU, '$*' must end with 1 and one line, but ended with $status"
+    fail "without a GPU, '$*' must exit with 1 and a one-line error, but exited with $status"
   fi
 }
 
@@ -126,17 +127,17 @@ build() {
   words=("${words[@]:0:2}" "${arguments[@]}" "${words[@]:2}")
   say "${words[*]}"
   "${words[@]}" > "build/docker-$kind.log" 2>&1 ||
-    { tail -20 "build/docker-$kind.log" >&2; fail "it fails; all of its log: build/docker-$kind.log"; }
+    { tail -20 "build/docker-$kind.log" >&2; fail "the build of $kind failed; see build/docker-$kind.log"; }
   echo "built in $((SECONDS - start)) s; log: build/docker-$kind.log"
 }
 
-# ---- Try ----------------------------------------------------------------------------------------
-# A user whom the image does not know.
+# ---- Test ---------------------------------------------------------------------------------------
+# A user ID that the image does not know.
 stranger=12345
 
-# Runs the commands in docker/README.md that run an image of a kind, changed by sed.
+# Runs the commands of docker/README.md that use an image, edited by sed: run_readme KIND SED_SCRIPT
 run_readme() (
-  # shellcheck disable=SC2329  # the commands ask it who the user is
+  # shellcheck disable=SC2329  # the commands call it
   id() { echo "$stranger"; }
   commands=$(awk -v kind="$1" '
     /^```sh$/ { inside = 1; text = ""; next }
@@ -147,7 +148,7 @@ run_readme() (
 )
 
 # Runs in an empty folder.
-try() {
+test_image() {
   local image=bayescaffe:$1 found
   say "$image: the commands of docker/README.md, as user $stranger, with $iterations iterations"
   mkdir data
@@ -157,13 +158,13 @@ try() {
                   s/bayescaffe sample/& --passes $passes/
                   s/ demo /&models\/lenet\/bayes-plain $passes/"
   found=$(find . ! -uid $stranger)
-  [ -z "$found" ] || fail "these files are not of the user who ran the container: $found"
+  [ -z "$found" ] || fail "these files do not belong to the user who ran the container: $found"
   docker run --rm -v "$PWD:/workspace" "$image" bayescaffe analyze digits.npz --json |
     python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["metrics"]["error"] > 0.1)' ||
-    fail "more than 10 % of MNIST is wrong after $iterations iterations"
+    fail "the error on MNIST is above 10 % after $iterations iterations"
 
   if [ "$1" = gpu ]; then
-    say "$image: what needs a GPU says that there is none"
+    say "$image: requesting a GPU fails with a one-line error"
     run_readme gpu ''
   fi
 
@@ -180,11 +181,20 @@ try() {
     kill %1
     grep -q 'http://127.0.0.1:8888/lab?token=' jupyter.log" || fail "JupyterLab does not answer"
 
-  say "$image: what is in it"
+  say "$image: contents"
   [ "$(docker run --rm "$image" id -u)" = 1000 ] || fail "the image's own user is not 1000"
   docker run --rm "$image" sh -c 'touch /workspace/x' || fail "that user cannot write to /workspace"
   found=$(docker run --rm "$image" bash -c 'command -v cc gcc g++ c++ cmake ninja nvcc || true')
   [ -z "$found" ] || fail "the image has compilers: $found"
+  # shellcheck disable=SC2016  # these are dpkg-query's and the container's variables
+  found=$(docker run --rm "$image" bash -c '
+    cd /opt/bayescaffe
+    for notice in LICENSE licenses/caffe; do [ -s $notice ] || echo $notice; done
+    [ ! -e build/caffe/tools/bayes_tests ] || [ -s licenses/googletest ] || echo licenses/googletest
+    for package in $(dpkg-query -W -f "\${Package} "); do
+      [ -s /usr/share/doc/$package/copyright ] || echo $package
+    done')
+  [ -z "$found" ] || fail "these licenses are missing: $found"
   # shellcheck disable=SC2016  # these are buildah's variables
   buildah inspect --type image --format '{{range $k, $v := .OCIv1.Config.Labels}}{{println $k "=" $v}}{{end}}' "$image"
   printf 'size of %s: %s (its base: %s)\n' "$image" "$(size "$image")" "$(size "$base")"
@@ -198,7 +208,7 @@ done
 for kind in "${kinds[@]}"; do
   mkdir "$scratch/$kind"
   cd "$scratch/$kind"
-  try "$kind"
+  test_image "$kind"
   cd "$repository"
 done
-say "all is well"
+say "all tests passed"

@@ -4,18 +4,18 @@
     caffe_source.py prepare OUT [--source PATH]   write OUT: pinned Caffe + patches + our files
     caffe_source.py check [--source PATH]         check caffe_bayes/patches against the pinned Caffe
 
-Upstream Caffe is never kept in this repository. It is taken from the first of these that has it,
-and verified before a byte of it is used:
+This repository contains no upstream Caffe. The source comes from the first of these that has it,
+and is verified before it is used:
 
     1. --source PATH (or $CAFFE_SOURCE): the pinned tarball, or a git clone with the pinned commit
     2. the cache, ${XDG_CACHE_HOME:-~/.cache}/bayescaffe
     3. Debian's source package, through the Debian mirror that this machine's apt already uses
     4. git, from the public BVLC repository
 
-`prepare` can be run again at any time: it does nothing when nothing changed, and otherwise touches
-only the files whose content differs, so that the compiler rebuilds only what depends on them.
+`prepare` can be run again at any time. It writes only files whose content changes, so that the
+build recompiles only what depends on them.
 
-Exit codes: 0 done, 1 with one message on standard error.
+Exit codes: 0 success; 1 failure, with one message on standard error.
 """
 
 import argparse
@@ -38,18 +38,18 @@ DEBIAN_SUITE = "bullseye"
 TARBALL = "caffe_1.0.0+git20180821.99bd997.orig.tar.gz"
 TARBALL_SHA256 = "e0eb3f06794f7402c77b7dec8e8480273ee1a1bb192e9122b621a69d4147ad0c"
 
-# Directories of caffe_bayes/ that are laid over Caffe's own of the same name.
+# Directories of caffe_bayes/ whose files are added to Caffe's directories of the same name.
 OVERLAID = ("include", "src", "python")
-# What `prepare` remembers in OUT: a digest of its inputs, then the files it wrote.
+# The file in OUT that records a digest of the inputs of `prepare`, then the files that it wrote.
 MANIFEST = ".bayescaffe-manifest"
 
 
 class SourceError(Exception):
-    """A reason to stop, worded for the person who runs the build."""
+    """An error to show to the person who runs the build."""
 
 
 def run(*command, cwd=None, timeout=600):
-    """Run a command and return its output; a failure is a SourceError with the last lines of it."""
+    """Run a command and return its output. A failure is a SourceError with its last lines."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -63,7 +63,7 @@ def run(*command, cwd=None, timeout=600):
     except FileNotFoundError:
         raise SourceError(f"the program '{command[0]}' is not installed") from None
     except subprocess.TimeoutExpired:
-        raise SourceError(f"'{command[0]}' gave no answer for {timeout} s") from None
+        raise SourceError(f"'{command[0]}' did not finish within {timeout} s") from None
     if done.returncode:
         last_lines = "; ".join(done.stdout.strip().splitlines()[-3:])
         raise SourceError(f"'{command[0]}' failed: {last_lines}")
@@ -78,7 +78,7 @@ def cache_dir():
 
 
 def verified(origin):
-    """Return `origin` if it is the pinned tarball or a clone with the pinned commit, else raise."""
+    """Return `origin` if it is the pinned tarball or a clone with the pinned commit; else raise."""
     if not origin.exists():
         raise SourceError(f"{origin} does not exist")
     if origin.is_file():
@@ -90,7 +90,7 @@ def verified(origin):
         run("git", "-C", origin, "cat-file", "-e", f"{COMMIT}^{{commit}}")
     except SourceError as error:
         raise SourceError(
-            f"{origin} is no git clone that holds commit {COMMIT} ({error})"
+            f"{origin} is not a git clone that contains commit {COMMIT} ({error})"
         ) from None
     return origin
 
@@ -109,7 +109,7 @@ def from_cache():
     for name in (TARBALL, "caffe.git"):
         if (cache_dir() / name).exists():
             return verified(cache_dir() / name)
-    raise SourceError(f"nothing in {cache_dir()}")
+    raise SourceError(f"{cache_dir()} has no copy")
 
 
 def debian_mirror():
@@ -123,7 +123,7 @@ def debian_mirror():
 
 
 def from_debian():
-    """Download the source package with apt, whose own directories stay as they are."""
+    """Download the source package with apt, without changing apt's own directories."""
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     mirror = debian_mirror()
     with tempfile.TemporaryDirectory() as scratch:
@@ -164,7 +164,7 @@ def from_git():
 
 
 def obtain(user_path):
-    """Return a verified origin: the path that the user named, else the first source that works."""
+    """Return a verified origin: the path that the user names, else the first source that works."""
     if user_path:
         return verified(Path(user_path).expanduser().resolve())
     failures = []
@@ -180,8 +180,8 @@ def obtain(user_path):
     raise SourceError(
         "the pinned Caffe source could not be obtained:\n"
         + "\n".join(failures)
-        + f"\nGet {TARBALL} (Debian source package 'caffe') or a clone of {GIT_URL} by hand and"
-        " name it with -DCAFFE_SOURCE=PATH."
+        + f"\nDownload {TARBALL} (Debian source package 'caffe') or clone {GIT_URL}, and pass"
+        " the path with -DCAFFE_SOURCE=PATH."
     )
 
 
@@ -195,7 +195,7 @@ def series():
 
 
 def apply_series(tree):
-    """Apply every patch of the series to `tree`; return what `patch` said of each."""
+    """Apply every patch of the series to `tree`; return the output of `patch` for each."""
     said = {}
     for name in series():
         try:
@@ -212,14 +212,14 @@ def apply_series(tree):
 
 
 def series_faults():
-    """What is wrong with the patch files themselves, before any of them is applied."""
+    """Faults of the patch files themselves, before any of them is applied."""
     faults = []
     listed = series()
     present = {str(path.relative_to(PATCHES)) for path in PATCHES.rglob("*.patch")}
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         faults.append(f"{name}: listed {listed.count(name)} times in series")
     for name in sorted(set(listed) - present):
-        faults.append(f"{name}: listed in series, but there is no such file")
+        faults.append(f"{name}: listed in series, but the file does not exist")
     for name in sorted(present - set(listed)):
         faults.append(f"{name}: not listed in series")
     contents = {}
@@ -251,8 +251,8 @@ def check(user_path):
                     if re.search(r"offset|fuzz", output)
                 ]
     if faults:
-        raise SourceError("the patch series is not in order:\n  " + "\n  ".join(faults))
-    print(f"{len(series())} patches in order")
+        raise SourceError("the patch series has faults:\n  " + "\n  ".join(faults))
+    print(f"{len(series())} patches apply cleanly")
 
 
 # ---- the tree that is compiled -----------------------------------------------------------------
@@ -268,7 +268,7 @@ def overlay_files():
 
 
 def inputs_digest():
-    """Changes whenever `prepare` has something to do."""
+    """A digest that changes whenever `prepare` has something to do."""
     digest = hashlib.sha256(f"{COMMIT} {Path(__file__).read_text()}".encode())
     for name in ["series", *series()]:
         path = PATCHES / name
@@ -278,7 +278,7 @@ def inputs_digest():
 
 
 def place(source, target):
-    """Make `target` the same as `source` (a file or link), untouched where it already is."""
+    """Make `target` a copy of `source` (a file or link); leave it alone if it is one already."""
     if source.is_symlink():
         link = os.readlink(source)
         if target.is_symlink() and os.readlink(target) == link:
@@ -297,7 +297,7 @@ def prepare(out, user_path):
     if before[0] == digest:
         return
     if out.exists() and any(out.iterdir()) and not manifest.exists():
-        raise SourceError(f"{out} is not empty and was not made by this script; name another place")
+        raise SourceError(f"{out} is not empty and was not made by this script; use another folder")
     origin = obtain(user_path)
     print(f"Caffe {COMMIT[:12]} from {origin}", flush=True)
     out.mkdir(parents=True, exist_ok=True)
@@ -309,7 +309,7 @@ def prepare(out, user_path):
             if (tree / name).exists():
                 raise SourceError(f"caffe_bayes/{name} would replace a file of Caffe; use a patch")
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            # A link, so that the compiler sees an edit of ours without another `prepare`.
+            # A link, so that the compiler sees our edits without another `prepare`.
             (tree / name).symlink_to(FORK / name)
         files = [
             p.relative_to(tree) for p in sorted(tree.rglob("*")) if p.is_symlink() or p.is_file()

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Find a CUDA toolkit for the build, or complete one from PyPI's wheels.
+"""Find a CUDA toolkit for the build, and install what it lacks from PyPI's wheels.
 
     cuda_toolkit.py [--out DIR] [--wheels]
 
-Takes the first nvcc of: $CUDACXX, $CUDA_HOME/bin, $CUDA_PATH/bin, PATH, /usr/local/cuda/bin, the
-newest /usr/local/cuda-*/bin. Of cuBLAS, cuRAND and NCCL, and nvcc itself, what the machine lacks is
-installed into DIR/13 or DIR/12 (by default .cuda/ of this repository), laid out like a toolkit:
-bin, include, lib, lib64, nvvm. The versions are those of scripts/cuda-13.txt and cuda-12.txt.
+Uses the first nvcc of: $CUDACXX, $CUDA_HOME/bin, $CUDA_PATH/bin, PATH, /usr/local/cuda/bin, the
+newest /usr/local/cuda-*/bin. Installs what the machine lacks of nvcc, cuBLAS, cuRAND and NCCL into
+DIR/13 or DIR/12 (default DIR: .cuda in this repository), laid out like a toolkit: bin, include,
+lib, lib64, nvvm. scripts/cuda-13.txt and cuda-12.txt give the versions.
 
     --wheels   take nvcc and all libraries from wheels, whatever the machine has
 
-Prints the arguments that tell CMake where all this is. A second run finds it done.
+Prints the CMake arguments that locate the toolkit. A second run installs nothing.
 
-Exit codes: 0 done, 1 with one message on standard error.
+Exit codes: 0 success; 1 failure, with one message on standard error.
 """
 
 import argparse
@@ -30,31 +30,31 @@ SYSTEM, LOCAL = Path("/usr"), Path("/usr/local")
 
 NEWEST = 13
 SUPPORTED = (12, 13)
-# A library is there if its header and its shared object are. All else in the lists is nvcc's.
+# A library is present if its header and its shared object are. All else in the lists is for nvcc.
 HEADERS = {"cublas": "cublas_v2.h", "curand": "curand.h", "nccl": "nccl.h"}
 
 
 class ToolkitError(Exception):
-    """A reason to stop, worded for the person who runs the build."""
+    """An error to show to the person who runs the build."""
 
 
 class Nvcc:
-    """An nvcc that works: its path, its version, and the toolkit that it belongs to."""
+    """A working nvcc: its path, its version, and the toolkit that it belongs to."""
 
     def __init__(self, path):
         self.path = Path(path)
-        # What it would do tells where it is, even if `path` is a script that calls it.
+        # A dry run prints where nvcc really is, even if `path` is a script that calls it.
         said = self._run("--dryrun", os.devnull) + self._run("--version")
         version = re.search(r"release (\d+)\.(\d+)", said)
         top = re.search(r"^#\$ TOP=(.+)$", said, flags=re.M)
         here = re.search(r"^#\$ _HERE_=(.+)$", said, flags=re.M)
         if not version:
-            raise ToolkitError(f"{path} tells no version of CUDA: {said.strip()[-200:]}")
+            raise ToolkitError(f"{path} --version names no CUDA version: {said.strip()[-200:]}")
         self.major = int(version[1])
         if self.major not in SUPPORTED:
             raise ToolkitError(
-                f"{path} is of CUDA {version[1]}.{version[2]}, and CUDA 12 or 13 is needed; name"
-                " another with CUDACXX=…/bin/nvcc, or take it from wheels with --wheels"
+                f"{path} belongs to CUDA {version[1]}.{version[2]}, but the build needs CUDA 12 or"
+                " 13; set CUDACXX=…/bin/nvcc to another one, or use --wheels"
             )
         if here:
             self.path = Path(here[1]) / "nvcc"
@@ -71,13 +71,13 @@ class Nvcc:
 
 
 def find_nvcc():
-    """The nvcc that the user named or the machine has, or None."""
+    """The nvcc that the user names or the machine has, or None."""
     for variable, below in (("CUDACXX", ""), ("CUDA_HOME", "bin/nvcc"), ("CUDA_PATH", "bin/nvcc")):
         value = os.environ.get(variable)
         if value:
             path = shutil.which(Path(value) / below)
             if not path:
-                raise ToolkitError(f"{variable}={value}, but {Path(value) / below} is no program")
+                raise ToolkitError(f"{variable}={value}: {Path(value) / below} is not a program")
             return Nvcc(path)
     versions = sorted(
         LOCAL.glob("cuda-*/bin/nvcc"),
@@ -91,7 +91,7 @@ def find_nvcc():
 
 
 def has_library(name, roots):
-    """Whether a directory of `roots` has the header of a library and what to link with."""
+    """Whether the directories `roots` contain a library's header and its shared object."""
     headers = [root / "include" / HEADERS[name] for root in roots]
     objects = [
         path
@@ -103,7 +103,7 @@ def has_library(name, roots):
 
 
 def wanted(major, nvcc):
-    """The lines of the list of wheels that name what the machine lacks."""
+    """The lines of the wheel list that name what the machine lacks."""
     lines = (SCRIPTS / f"cuda-{major}.txt").read_text().splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     roots = [nvcc.root, SYSTEM, LOCAL] if nvcc else []
@@ -117,7 +117,7 @@ def wanted(major, nvcc):
 
 
 def install(lines, out):
-    """Install wheels into `out` as one toolkit, unless just these are there."""
+    """Install wheels into `out` as one toolkit, unless exactly these are installed."""
     stamp = out / ".installed"
     wants = "\n".join(lines) + "\n"
     if stamp.exists() and stamp.read_text() == wants:
@@ -138,8 +138,8 @@ def install(lines, out):
 
 
 def merge(site, out):
-    """Move what wheels hold into one tree. They have it under nvidia/cu13, nvidia/nccl and so on,
-    and no links by which a linker finds a library."""
+    """Move the contents of wheels into one tree. Wheels spread them over nvidia/cu13, nvidia/nccl
+    and so on, and lack the links by which a linker finds a library."""
     for tree in [*site.glob("nvidia/*/"), *site.glob("*.dist-info")]:
         into = out / "licenses" / tree.name if tree.suffix == ".dist-info" else out
         for path in sorted(tree.rglob("*")):

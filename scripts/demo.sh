@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# From a net to an answer, command by command: train a Bayesian net, send the test images through 100
-# networks of its posterior, and see how sure it is of what. `make demo` runs it on the paper's LeNet.
+# Trains a Bayesian net, runs the test images through draws of it, and reports its uncertainty. Prints
+# each command that it runs. `make demo` runs it for the paper's LeNet.
 #
-#   scripts/demo.sh [MODEL [PASSES]]    MODEL: a folder with solver.prototxt and train_test.prototxt
+#   scripts/demo.sh [MODEL [PASSES]]
 #
-# Run it from the top of the repository, after `bayescaffe data mnist`.
+#   MODEL     a folder with solver.prototxt and train_test.prototxt; default: models/lenet/bayes-plain
+#   PASSES    the number of draws; default: 100
+#
+# Run it at the top of the repository, after `bayescaffe data mnist`.
 set -euo pipefail
 PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"
 

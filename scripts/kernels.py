@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Tell what the GPU kernels of ours use of a device.
+"""Report the registers that our GPU kernels use.
 
-    kernels.py compile NVCC …   run the compiler; keep what ptxas -v says beside the object
-    kernels.py report BUILD     registers of each kernel in BUILD by architecture
+    kernels.py compile NVCC …   run the compiler; save the output of ptxas -v beside the object
+    kernels.py report BUILD     print the registers of each kernel in BUILD by architecture
 
-CMake puts the first before nvcc. A kernel that spills registers to memory is an error: it would be
-slow for no reason that its source shows.
+CMake uses the first as nvcc's launcher. A kernel that spills registers to memory is an error,
+because it is slow for a reason that its source does not show.
 
-Exit codes: those of the compiler; of a report 0, or 1 if a kernel spills or none was compiled.
+Exit codes: `compile` returns the compiler's; `report` returns 1 if a kernel spills or none was
+compiled, else 0.
 """
 
 import os
@@ -20,7 +21,7 @@ KEPT = ".ptxas"
 
 
 def compile_and_keep(command):
-    """Run nvcc. What ptxas tells of kernels goes to OBJECT.ptxas, all else to standard error."""
+    """Run nvcc. What ptxas says about kernels goes to OBJECT.ptxas, the rest to standard error."""
     if "-Xptxas=-v" not in command or "-o" not in command:
         os.execvp(command[0], command)
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
@@ -47,7 +48,7 @@ def read(text):
 
 
 def short_names(mangled):
-    """What the kernels are called in the source, with template arguments."""
+    """Mangled name -> the kernel's name in the source, with template arguments."""
     names = sorted(set(mangled))
     done = subprocess.run(
         ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
@@ -56,14 +57,14 @@ def short_names(mangled):
 
 
 def shorten(full):
-    """`void caffe::(anonymous namespace)::Draw<float>(int, float*)` is Draw<float>."""
+    """`void caffe::(anonymous namespace)::Draw<float>(int, float*)` -> `Draw<float>`."""
     name = re.sub(r"\(anonymous namespace\)::|\w+::", "", full)
     name = re.sub(r"\(.*", "", name)
     return re.sub(r"^void |(?<=>) (?=>)", "", name)
 
 
 def kept_files(build):
-    """What was kept of the sources that there still are."""
+    """The saved outputs whose sources still exist."""
     objects = build / "caffe/src/caffe/CMakeFiles/caffe.dir"
     for path in sorted(objects.rglob(f"*.o{KEPT}")):
         source = str(path.relative_to(objects)).removesuffix(f".o{KEPT}")
@@ -78,7 +79,7 @@ def report(build):
     for kernel, gpu, registers, spilled in kernels:
         uses.setdefault(names[kernel], {})[gpu] = (registers, spilled)
     if not uses:
-        sys.exit(f"kernels: no kernel of ours was compiled in {build}")
+        sys.exit(f"kernels: {build} contains no compiled kernel of ours")
     gpus = sorted({gpu for use in uses.values() for gpu in use}, key=lambda gpu: int(gpu[3:]))
     title = "registers of kernel"
     width = max(map(len, [title, *uses]))
@@ -91,7 +92,7 @@ def report(build):
         cells = "".join(f"{use[gpu][0] if gpu in use else '':>8}" for gpu in gpus)
         print(f"{name:{width}}{cells}  {f'{spilled} bytes' if spilled else 'none'}")
     if spilling:
-        sys.exit(f"kernels: {', '.join(spilling)}: registers are spilled to memory")
+        sys.exit(f"kernels: these kernels spill registers to memory: {', '.join(spilling)}")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Photographs the top of a report, for the README.
+"""Take the screenshot of a report for the README.
 
     .venv/bin/python scripts/screenshot.py report.html docs/report.png
 
@@ -49,7 +49,7 @@ def main() -> None:
         shot = page.screenshot()
         context.close()
     args.picture.parent.mkdir(parents=True, exist_ok=True)
-    # Of 256 colours the eye misses none here, and the file is a third.
+    # 256 colours look the same here, and the file is a third of the size.
     colours = Image.open(io.BytesIO(shot)).convert("RGB")
     few = colours.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(args.picture, optimize=True)

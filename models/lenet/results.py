@@ -46,7 +46,7 @@ def _score(title: str, name: str, score: str) -> Measure:
 
 
 ERROR = _metric("error, %", "error", 100, 2)
-SINGLE_DRAW = _metric("one draw", "single_pass_error", 100, 2)
+SINGLE_DRAW = _metric("one draw", "single_draw_error", 100, 2)
 CALIBRATION = (
     ERROR,
     _metric("NLL", "nll", 1, 4),

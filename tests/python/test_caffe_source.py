@@ -44,7 +44,7 @@ def edit(path, old, new):
 
 def test_our_series_is_in_order(script, origin, capsys):
     script.check(origin)
-    assert f"{len(script.series())} patches in order" in capsys.readouterr().out
+    assert f"{len(script.series())} patches apply cleanly" in capsys.readouterr().out
 
 
 def refuses(script, origin, message):
@@ -59,7 +59,7 @@ def test_patch_missing_from_the_series(script, origin):
 
 def test_listed_patch_without_a_file(script, origin):
     (script.PATCHES / PATCH).unlink()
-    refuses(script, origin, f"{PATCH}: listed in series, but there is no such file")
+    refuses(script, origin, f"{PATCH}: listed in series, but the file does not exist")
 
 
 def test_patch_listed_twice(script, origin):
@@ -157,14 +157,14 @@ def test_wrong_hash_is_refused_in_one_message(tmp_path):
 def test_directory_that_is_no_clone_is_refused(tmp_path):
     done = run("prepare", tmp_path / "out", "--source", tmp_path)
     assert done.returncode == 1
-    assert "is no git clone that holds commit 99bd99795dcd" in done.stderr
+    assert "is not a git clone that contains commit 99bd99795dcd" in done.stderr
 
 
 def test_no_source_at_all_says_what_was_tried_and_what_to_do(tmp_path):
     # Neither apt nor git can be found, and the cache is empty.
     done = run("prepare", tmp_path / "out", XDG_CACHE_HOME=str(tmp_path), PATH="", CAFFE_SOURCE="")
     assert done.returncode == 1
-    for part in ("cache: nothing in", "Debian source package: ", "git: ", "-DCAFFE_SOURCE=PATH"):
+    for part in ("cache: ", "Debian source package: ", "git: ", "-DCAFFE_SOURCE=PATH"):
         assert part in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -84,20 +84,20 @@ def test_script_that_calls_nvcc(script, tmp_path):
 
 def test_variable_that_names_nothing(script, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-    with pytest.raises(script.ToolkitError, match="CUDA_HOME=.*nowhere/bin/nvcc is no program"):
+    with pytest.raises(script.ToolkitError, match="CUDA_HOME=.*nowhere/bin/nvcc is not a program"):
         script.find_nvcc()
 
 
 @pytest.mark.parametrize("version", ["11.8", "14.0"])
 def test_version_that_is_not_supported(script, tmp_path, version):
     install_nvcc(tmp_path / "usr", version)
-    with pytest.raises(script.ToolkitError, match=f"CUDA {version}, and CUDA 12 or 13 is needed"):
+    with pytest.raises(script.ToolkitError, match=f"CUDA {version}, but the build needs CUDA 12 or 13"):
         script.find_nvcc()
 
 
 def test_program_that_is_no_nvcc(script, tmp_path):
     write_program(tmp_path / "usr/bin/nvcc", "#!/bin/sh\necho what?\n")
-    with pytest.raises(script.ToolkitError, match="usr/bin/nvcc tells no version of CUDA: what?"):
+    with pytest.raises(script.ToolkitError, match="nvcc --version names no CUDA version: what?"):
         script.find_nvcc()
 
 

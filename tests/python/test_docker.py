@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -112,10 +114,94 @@ def test_labels_tell_the_version_of_the_package():
         assert re.search(r'image\.version="(.+)"', text)[1] == bayescaffe.__version__
 
 
+@pytest.mark.parametrize("kind", DOCKERFILES)
+def test_images_keep_the_licenses_of_packages(kind):
+    installer = (REPO / "docker/install-packages.sh").read_text()
+    assert "--path-include='/usr/share/doc/*/copyright'" in installer
+    last_stage = DOCKERFILES[kind].split("FROM ")[-1]
+    assert "/tmp/install-packages.sh /tmp/packages.txt" in last_stage
+    assert "apt-get" not in last_stage and "/usr/share" not in last_stage
+
+
 def test_the_readme_tells_all_build_arguments():
     told = re.findall(r"^\| `(\w+)` \|", README, flags=re.M)
     known = re.findall(r"^ARG (\w+)", "".join(DOCKERFILES.values()), flags=re.M)
     assert sorted(told) == sorted(set(known))
+
+
+# ---- What is collected for the image ------------------------------------------------------------
+
+
+@pytest.fixture
+def collect(tmp_path):
+    """Runs docker/collect.sh on stand-ins for a finished build, and returns what the image gets."""
+    top = tmp_path / "top"
+    for folder in ("models", "examples", "build/caffe-src/python/caffe", "build/caffe/lib"):
+        (top / folder).mkdir(parents=True)
+    for file in ("LICENSE", "scripts/demo.sh", "docker/entrypoint.sh"):
+        (top / file).parent.mkdir(exist_ok=True)
+        shutil.copy(REPO / file, top / file)
+    (top / ".venv/bin").mkdir(parents=True)
+    (top / ".venv/bin/python").symlink_to(sys.executable)
+    (top / "build/caffe/tools").mkdir()
+    shutil.copy("/bin/bash", top / "build/caffe/tools/caffe")
+    shutil.copy("/bin/bash", top / "build/caffe/lib/_caffe.so")
+    (top / "build/caffe-src/LICENSE").write_text("Caffe's notice")
+
+    def run(**environment):
+        env = {**os.environ, "BAYESCAFFE_TOP": str(top), "CUDA_HOME": "/nowhere", **environment}
+        command = [REPO / "docker/collect.sh", tmp_path / "out"]
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
+        return done, Path(f"{tmp_path}/out/{top}")
+
+    run.top = top
+    return run
+
+
+def test_the_image_has_our_license_and_caffes(collect):
+    done, image = collect()
+    assert done.returncode == 0, done.stderr
+    assert (image / "LICENSE").read_text() == (REPO / "LICENSE").read_text()
+    assert (image / "licenses/caffe").read_text() == "Caffe's notice"
+    assert "libc6" in (image / "packages.txt").read_text().split()
+
+
+def test_no_image_is_made_without_caffes_license(collect):
+    (collect.top / "build/caffe-src/LICENSE").unlink()
+    assert collect()[0].returncode != 0
+
+
+def test_tests_bring_the_license_of_google_test(collect):
+    header = collect.top / "build/caffe-src/src/gtest/gtest.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("// Copyright\n//\n// THE TERMS\n//\n// Author: X\n//\n#define GTEST\n")
+    (collect.top / "build/bayes_tests").touch()
+    done, image = collect()
+    assert done.returncode == 0, done.stderr
+    assert (image / "licenses/googletest").read_text() == "Copyright\n\nTHE TERMS\n\n"
+
+
+def test_a_library_of_no_package_brings_its_license(collect, tmp_path):
+    source = tmp_path / "library.c"
+    source.write_text("int main(void) { return 0; }")
+    (tmp_path / "own").mkdir()
+    library = tmp_path / "own/libnobodys.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libnobodys.so", "-o", library, source], check=True
+    )
+    caffe = collect.top / "build/caffe/tools/caffe"
+    command = ["cc", "-Wl,--no-as-needed", f"-Wl,-rpath,{library.parent}", source, library]
+    subprocess.run([*command, "-o", caffe], check=True)
+    done, _ = collect()
+    assert done.returncode == 1
+    assert "libnobodys.so belongs to no Debian package" in done.stderr
+    notice = collect.top / ".cuda/13/licenses/x.dist-info/License.txt"
+    notice.parent.mkdir(parents=True)
+    notice.write_text("NVIDIA's terms")
+    done, image = collect()
+    assert done.returncode == 0, done.stderr
+    assert (image / "licenses/cuda/x.dist-info/License.txt").read_text() == "NVIDIA's terms"
+    assert Path(f"{tmp_path}/out/{library}").exists()
 
 
 # ---- What a container runs ----------------------------------------------------------------------
@@ -165,8 +251,7 @@ def test_it_tells_the_commands_of_bayescaffe(container):
     from bayescaffe.cli import build_parser
 
     told = re.search(r"bayescaffe COMMAND +(.+)", container().stdout)[1].split(", ")
-    # `reproduce` writes into a clone of the repository.
-    assert [*told, "reproduce"] == list(build_parser()._subparsers._group_actions[0].choices)
+    assert told == list(build_parser()._subparsers._group_actions[0].choices)
 
 
 @pytest.mark.parametrize("program", ["caffe", "bayescaffe"])
@@ -182,7 +267,7 @@ def test_exit_codes_are_those_of_the_program(container):
 def test_an_unknown_program_is_named(container):
     done = container("train", "-solver", "x")
     assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith("entrypoint: there is no program 'train'")
+    assert done.stderr.startswith("entrypoint: no program 'train'")
 
 
 @pytest.mark.parametrize("home", ["/nonexistent", ""])
@@ -214,7 +299,7 @@ def test_only_the_gpu_image_has_gpu_tests(container):
     container.program("bayes_tests", None)
     done = container("test-gpu")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "entrypoint: only the GPU image has the tests for a GPU\n"
+    assert done.stderr == "entrypoint: only the GPU image contains the GPU tests\n"
 
 
 # ---- Compose ------------------------------------------------------------------------------------

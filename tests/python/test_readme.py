@@ -1,9 +1,13 @@
 """What the README shows works as it stands there."""
 
 import re
+import shlex
+import subprocess
 
+import bayescaffe
 import numpy as np
 import pytest
+import yaml
 from conftest import REPO, input_net, small_net
 
 README = (REPO / "README.md").read_text()
@@ -61,23 +65,51 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
         assert line.endswith("certain" if certain else "ask a person")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "RESULTS.md",
-        "caffe_bayes/README.md",
-        "models/README.md",
-        "models/lenet/README.md",
-        "BENCHMARKS.md",
-        "docker/README.md",
-        "docs/gpu.md",
-    ],
-)
+# ---- All pages ----------------------------------------------------------------------------------
+
+PAGES = subprocess.check_output(["git", "ls-files", "*.md"], cwd=REPO, text=True).split()
+
+
+def without_code(page):
+    text = (REPO / page).read_text()
+    return re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+
+
+def anchors(page):
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"`", "", (REPO / page).read_text()), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_and_pictures_are_there(page):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (REPO / page).read_text())
-    for link in links:
-        if not link.startswith("http"):
-            assert ((REPO / page).parent / link).exists(), link
-    if page in ("README.md", "RESULTS.md"):
-        assert any(link.endswith(".png") for link in links)
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = ((REPO / page).parent / path if path else REPO / page).resolve()
+        assert target.exists(), link
+        assert REPO in target.parents or target == REPO, link
+        if anchor:
+            assert anchor in anchors(target.relative_to(REPO)), link
+
+
+def test_the_readme_leads_to_every_page():
+    linked = re.findall(r"\]\(([^)#]+\.md)", README)
+    assert set(PAGES) <= {"README.md", *linked}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_understood(page):
+    from bayescaffe.cli import build_parser
+
+    text = (REPO / page).read_text()
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, flags=re.M | re.S):
+        for command in re.findall(r"(?:^|bin/|:cpu )bayescaffe (.+)", block, flags=re.M):
+            build_parser().parse_args(shlex.split(command, comments=True))
+
+
+def test_one_version():
+    citation = yaml.safe_load((REPO / "CITATION.cff").read_text())
+    newest = re.search(r"^## (\S+)", (REPO / "CHANGELOG.md").read_text(), flags=re.M)[1]
+    assert citation["version"] == newest == bayescaffe.__version__

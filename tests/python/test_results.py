@@ -92,7 +92,7 @@ def made_up(
     table |= {"wrong_certain": 2, "wrong_uncertain": 4}
 
     def analysis(error: float) -> dict:
-        metrics = {measure: error / 100 for measure in METRICS} | {"single_pass_error": 0.5}
+        metrics = {measure: error / 100 for measure in METRICS} | {"single_draw_error": 0.5}
         return {"metrics": metrics, "table": table, "level": 0.95, "ood": ood and ood(error)}
 
     layers = [
