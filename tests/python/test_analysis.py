@@ -402,7 +402,7 @@ def test_without_labels_the_command_says_so(folder, capsys):
     assert run(folder / "other.npz", "--level", "0.99") == 0
     text = capsys.readouterr().out
     assert "of 90 images (the predicted class's interval overlaps no other)" in text
-    assert "this file has no labels" in text
+    assert "no labels in this file" in text
     assert "warning: 60 draws are too few for intervals at level 0.99" in text
     assert "NLL" not in text
 
@@ -420,9 +420,9 @@ def test_help_shows_examples(capsys):
         (("missing.npz",), "missing.npz"),
         (("draws.npz", "--level", "95"), "level 95 .*write 95 % as 0.95"),
         (("draws.npz", "--bins", "0"), "0 bins"),
-        (("draws.npz", "--csv", "draws.npz"), "--csv draws.npz: is already named"),
+        (("draws.npz", "--csv", "draws.npz"), "--csv draws.npz: is already used"),
         (("draws.npz", "--ood", "other.npz", "--out", "./other.npz"), "--out other.npz: is alr"),
-        (("draws.npz", "--csv", "same", "--out", "same"), "--out same: is already named"),
+        (("draws.npz", "--csv", "same", "--out", "same"), "--out same: is already used"),
         (("draws.npz", "--csv", "none/images.csv"), "none"),
         (("bad.npz",), "bad.npz: draw 3 of image 4 is not probabilities"),
         (("draws.npz", "--ood", "bad.npz"), "bad.npz: draw 3 of image 4 is not probabilities"),

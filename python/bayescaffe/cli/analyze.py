@@ -1,4 +1,4 @@
-"""The subcommand `bayescaffe analyze`: its arguments, its help and what it prints."""
+"""The command `bayescaffe analyze`: its arguments, its help and its output."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTION = """\
-Tell what the draws of a net say: how often it is wrong, whether it knows when, and why.
+Report how accurate a net is, how well it knows when it is wrong, and why it is uncertain.
 
-DRAWS is a file written by `bayescaffe sample`: the class probabilities of images in many passes,
-each pass being another net drawn from the posterior. The prediction is the class of the largest
-mean probability. Each class's probability gets a credible interval from the spread of the passes,
-and a prediction is called certain if its interval overlaps that of no other class.
+DRAWS is a file written by `bayescaffe sample`: class probabilities of images, one set for each
+network drawn from the posterior. The prediction is the class with the largest mean probability. The
+spread of the draws gives each class a credible interval. A prediction is certain if its interval
+overlaps the interval of no other class.
 
-Without labels in DRAWS the error and all that follows from it are left out."""
+If DRAWS has no labels, the error and everything that depends on it is left out."""
 
 EPILOG = """\
 examples:
-  bayescaffe analyze draws.npz                       print all figures, each with what it means
+  bayescaffe analyze draws.npz                       print all figures, each with its meaning
   bayescaffe analyze draws.npz --level 0.99          wider intervals: fewer images are certain
-  bayescaffe analyze draws.npz --csv images.csv      one line for each image, to sort and filter
-  bayescaffe analyze digits.npz --ood clothes.npz    does the net notice images of another kind?
-  bayescaffe analyze draws.npz --json                the figures for a program
+  bayescaffe analyze draws.npz --csv images.csv      one line per image, to sort and filter
+  bayescaffe analyze digits.npz --ood clothes.npz    does the net detect out-of-distribution images?
+  bayescaffe analyze draws.npz --json                JSON for programs
 
 docs/metrics.md has the formula of each figure."""
 
@@ -45,28 +45,27 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser = subparsers.add_parser(
         "analyze",
         parents=[common],
-        help="tell how good predictions are, and how far to trust them",
+        help="measure accuracy, calibration and uncertainty",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("draws", type=Path, metavar="DRAWS", help="what `bayescaffe sample` wrote")
+    parser.add_argument("draws", type=Path, metavar="DRAWS", help="file from `bayescaffe sample`")
     add_interval_arguments(parser)
     parser.add_argument(
         "--ood",
         type=Path,
         metavar="DRAWS2",
-        help="draws of the same net for other images: how well are they told from the first?",
+        help="draws of the same net for out-of-distribution images: how well does it detect them?",
     )
     parser.add_argument(
         "--bins",
         type=int,
         default=15,
         metavar="N",
-        help="into which confidences are sorted to compare them with accuracy (default: "
-        "%(default)s)",
+        help="number of bins for the calibration errors (default: %(default)s)",
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line for each image")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per image")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.set_defaults(run=_run)
 
@@ -74,14 +73,13 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> None:
     from bayescaffe.common.files import scratch_file
     from bayescaffe.stats.analysis import analyze
-    from bayescaffe.stats.draws import load_draws
 
     _keep_apart(args)
     found = analyze(
-        load_draws(args.draws),
+        args.draws,
         level=args.level,
         interval=args.interval,
-        ood=None if args.ood is None else load_draws(args.ood),
+        ood=args.ood,
         bins=args.bins,
         progress=not args.quiet,
     )
@@ -101,17 +99,17 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _keep_apart(args: argparse.Namespace) -> None:
-    """Raise if a file to be written is one to be read, or is named twice."""
+    """Raise if a file to write is also a file to read, or is given twice."""
     taken = {path.resolve() for path in (args.draws, args.ood) if path is not None}
     for option, path in (("--csv", args.csv), ("--out", args.out)):
         if path is not None:
             if path.resolve() in taken:
-                raise BayesCaffeError(f"{option} {path}: is already named for something else")
+                raise BayesCaffeError(f"{option} {path}: is already used for another file")
             taken.add(path.resolve())
 
 
 def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
-    """The figures on one screen, each with a few words on what it means."""
+    """The figures on one screen, each with a few words about its meaning."""
     lines = [
         f"{draws}: {found.draws:,} draw{'s' * (found.draws > 1)} x {found.images:,} images, "
         f"{found.classes} classes; "
@@ -123,13 +121,13 @@ def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
         certain = int(found.certain.sum())
         lines += [
             _line("certain", f"{certain:,}", f"of {found.images:,} images {CERTAIN}"),
-            "  (this file has no labels: no errors and no calibration)",
+            "  (no labels in this file: no error and no calibration)",
         ]
     else:
         lines += _errors(found)
     lines += ["", *_uncertainty(found)]
     if found.ood is not None:
-        lines += ["", *_other(found.ood, ood)]
+        lines += ["", *_out_of_distribution(found.ood, ood)]
     return "\n".join(lines)
 
 
@@ -142,7 +140,9 @@ def _errors(found: Analysis) -> list[str]:
     return [
         _line("error", _percent(figures["error"]), f"{wrong:,} of {found.images:,} images wrong"),
         _line(
-            "single pass", _percent(figures["single_draw_error"]), "error of one pass alone, mean"
+            "single draw",
+            _percent(figures["single_draw_error"]),
+            "error of one draw on its own, mean over the draws",
         ),
         "",
         f"{'':14}{'certain':>10}{'uncertain':>12}   {CERTAIN}",
@@ -151,7 +151,7 @@ def _errors(found: Analysis) -> list[str]:
             for row in ("correct", "wrong")
         ),
         "",
-        "Are its probabilities right?",
+        "Are the probabilities right?",
         _line("NLL", f"{figures['nll']:.4f}", "mean of -ln(probability of the true class); best 0"),
         _line(
             "Brier score",
@@ -159,52 +159,58 @@ def _errors(found: Analysis) -> list[str]:
             "squared error over all classes; best 0, worst 2",
         ),
         _line(
-            "ECE", f"{figures['ece']:.4f}", f"gap of confidence and accuracy, {bins} bins; best 0"
+            "ECE",
+            f"{figures['ece']:.4f}",
+            f"gap between confidence and accuracy, {bins} bins; best 0",
         ),
         _line(
             "adaptive ECE",
             f"{figures['adaptive_ece']:.4f}",
-            "the same in bins of equally many images",
+            "the same with equal numbers of images per bin",
         ),
         "",
-        "Does it know when it is wrong?  (error if it answers only where it is most confident)",
+        "Does it know when it is wrong?  (error if only the most confident images are answered)",
         f"  {'answered':12}" + "".join(f"{100 * one['coverage']:>8g} %" for one in risks),
         f"  {'error':12}" + "".join(f"{_percent(one['risk']):>10}" for one in risks),
-        _line("AURC", f"{figures['aurc']:.5f}", f"mean over all shares answered; best {best:.5f}"),
+        _line(
+            "AURC",
+            f"{figures['aurc']:.5f}",
+            f"mean error over all shares answered; best {best:.5f}",
+        ),
         _line(
             "by epistemic",
             f"{figures['aurc_epistemic']:.5f}",
-            "AURC if it answers where epistemic is lowest",
+            "AURC if images with the lowest epistemic come first",
         ),
     ]
 
 
 def _uncertainty(found: Analysis) -> list[str]:
-    lines = [f"How unsure is it, and why?  (nats, from 0 to {math.log(found.classes):.3f})"]
+    lines = [f"How uncertain is it, and why?  (nats, 0 to {math.log(found.classes):.3f})"]
     if found.ood is not None:
-        lines.append(f"{'':14}{'these':>10}{'others':>12}")
+        lines.append(f"{'':14}{'DRAWS':>10}{'OOD':>12}")
     for name, note in {
-        "entropy": "of the mean probabilities; aleatoric + epistemic",
-        "aleatoric": "each pass by itself is unsure: unclear images",
-        "epistemic": "the passes disagree: the net has not learned this",
+        "entropy": "total: aleatoric + epistemic",
+        "aleatoric": "each draw on its own is uncertain: ambiguous images",
+        "epistemic": "the draws disagree: the net has not learned enough",
     }.items():
         other = "" if found.ood is None else f"{found.ood[name]:>12.4f}"
         lines.append(f"  {name:12}{getattr(found, name).mean():>10.4f}{other}   {note}")
     return lines
 
 
-def _other(ood: dict, path: Path | None) -> list[str]:
+def _out_of_distribution(ood: dict, path: Path | None) -> list[str]:
     source = "" if path is None else f"{path}, "
     return [
-        f"Does it notice the other images?  ({source}{ood['images']:,} images)",
+        f"Does it detect out-of-distribution images?  ({source}{ood['images']:,} images)",
         f"{'':14}{'AUROC':>10}{'FPR95':>12}",
         *(
             f"  {name:12}{score['auroc']:>10.4f}{_percent(score['fpr95']):>12}"
             for name, score in ood["scores"].items()
         ),
-        "  AUROC: chance that one of the others looks stranger than one of these; best 1",
-        "  FPR95: share of these that look strange too where 95 % of the others do; best 0 %",
-        _line("certain", f"{ood['certain']:,}", f"of {ood['images']:,} other images; best 0"),
+        "  AUROC: chance that an OOD image is more suspicious than another image; best 1",
+        "  FPR95: share of other images flagged when 95 % of the OOD images are; best 0 %",
+        _line("certain", f"{ood['certain']:,}", f"of {ood['images']:,} OOD images; best 0"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The subcommand `bayescaffe report`: its arguments, its help and what it prints."""
+"""The command `bayescaffe report`: its arguments, its help and its output."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 THUMBNAIL = (3, 112, 112)
-"""Shape that image files of any size are shown in."""
+"""Shape in which image files of any size are shown."""
 
 DESCRIPTION = """\
-Write one HTML file that shows a person what the draws of a net say.
+Write an HTML page that shows the results of a net and its uncertainty.
 
-DRAWS is a file written by `bayescaffe sample`. The report holds a summary in plain words, errors,
-the table certain/uncertain, risk and coverage with a slider, the images that the net got wrong with
-what each pass said of them, calibration and uncertainty. It needs no network and no other file.
+DRAWS is a file written by `bayescaffe sample`. The page has a summary, the errors, a table of
+certain and uncertain predictions, the error over the share of images accepted (with a slider), the
+images that the net got wrong with every draw of them, calibration, and uncertainty. It is a single
+file and needs no network.
 
-The draws know their net, weights and data; if these are still there and are the same, the report
-takes the layers' uncertainty and the images from them. Options name others, or add more."""
+DRAWS names the net, the weights and the data that it was sampled from. If these files have not
+changed, the page also shows the images and the uncertainty of each layer. Options replace these
+files or add others."""
 
 EPILOG = """\
 examples:
   bayescaffe report draws.npz                              write report.html
-  bayescaffe report draws.npz --baseline stock=stock.npz    compare with another net, or several
-  bayescaffe report draws.npz --ood clothes.npz            and show what it says of other images
-  bayescaffe report draws.npz --curve bayes=a/curve.csv --curve plain=b/curve.csv
-                                                           and how they learned
+  bayescaffe report draws.npz --baseline stock=stock.npz   compare with one or more other nets
+  bayescaffe report draws.npz --ood clothes.npz            add out-of-distribution images
+  bayescaffe report draws.npz --curve bayes=a/curve.csv --curve stock=b/curve.csv
+                                                           add the training curves of two nets
   bayescaffe report draws.npz --title "Night shift" --level 0.99 --out night.html"""
 
 
@@ -46,52 +48,51 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser = subparsers.add_parser(
         "report",
         parents=[common],
-        help="write an HTML report on draws, for people",
+        help="write an HTML page with figures, tables and images",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("draws", type=Path, metavar="DRAWS", help="what `bayescaffe sample` wrote")
+    parser.add_argument("draws", type=Path, metavar="DRAWS", help="file from `bayescaffe sample`")
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("report.html"),
         metavar="FILE",
-        help="where the report goes (default: %(default)s)",
+        help="file to write (default: %(default)s)",
     )
-    parser.add_argument("--title", metavar="TEXT", help="of the page (default: name of DRAWS)")
+    parser.add_argument(
+        "--title", metavar="TEXT", help="title of the page (default: name of DRAWS)"
+    )
     add_interval_arguments(parser)
     parser.add_argument(
         "--baseline",
         action="append",
         default=[],
         metavar="NAME=DRAWS",
-        help="draws of another net for the same images, to compare with; may be repeated",
+        help="draws of another net for the same images; may be repeated",
     )
     parser.add_argument(
         "--ood",
         type=Path,
         metavar="DRAWS",
-        help="draws of the same net for images of another kind, which it should be unsure of",
+        help="draws of the same net for out-of-distribution images",
     )
     parser.add_argument(
         "--curve",
         action="append",
         default=[],
         metavar="[NAME=]CURVE",
-        help="a training: the curve.csv of `bayescaffe train`, or a .log of `caffe train`; may be "
-        "repeated",
+        help="curve.csv of `bayescaffe train`, or a .log of `caffe train`; may be repeated",
     )
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DATA",
-        help="where the images are: LMDB, folder, list, .npy (default: where they were sampled)",
+        help="images: LMDB, folder, list or .npy (default: those that were sampled)",
     )
-    parser.add_argument("--net", type=Path, metavar="NET", help="prototxt, for the layers")
-    parser.add_argument(
-        "--weights", type=Path, metavar="WEIGHTS", help="caffemodel, for the layers"
-    )
+    parser.add_argument("--net", type=Path, metavar="NET", help="prototxt of the layers")
+    parser.add_argument("--weights", type=Path, metavar="WEIGHTS", help="caffemodel of the layers")
     parser.set_defaults(run=_run)
 
 
@@ -107,7 +108,7 @@ def _run(args: argparse.Namespace) -> None:
         raise BayesCaffeError(f"--baseline {baselines[None]}: expected NAME=DRAWS")
     read = {args.draws, args.ood, *curves.values(), *baselines.values()} - {None}
     if args.out.resolve() in {path.resolve() for path in read}:
-        raise BayesCaffeError(f"--out {args.out}: is a file that the report reads")
+        raise BayesCaffeError(f"--out {args.out}: the report reads this file; choose another name")
 
     options = {"level": args.level, "interval": args.interval, "progress": not args.quiet}
     draws = load_draws(args.draws)
@@ -148,16 +149,18 @@ def _layers(args: argparse.Namespace, meta: dict) -> list[LayerPosterior] | None
     if args.net is not None or args.weights is not None:
         net, weights = args.net or meta.get("net"), args.weights or meta.get("weights")
         if net is None or weights is None:
-            raise BayesCaffeError("the draws do not know their net; give both --net and --weights")
+            raise BayesCaffeError(
+                "the draws do not name their net and weights; give both --net and --weights"
+            )
         return inspect(net, weights)
     try:
         for key in ("net", "weights"):
             if sha256(meta[key]) != meta[f"{key}_sha256"]:
-                log.info("without layers: %s is not what was sampled any more", meta[key])
+                log.info("no layers: %s has changed since it was sampled", meta[key])
                 return None
         return inspect(meta["net"], meta["weights"])
     except (BayesCaffeError, ImportError, KeyError, OSError, TypeError) as error:
-        log.info("without layers: %s", error)
+        log.info("no layers: %s", error)
         return None
 
 
@@ -167,24 +170,24 @@ def _images(args: argparse.Namespace, draws) -> Images | None:
     count = draws.probabilities.shape[1]
     path = args.data or draws.meta.get("data")
     if path is None:
-        log.info("without images: the draws do not know where they are; --data says it")
+        log.info("no images: the draws do not name their data; give --data")
         return None
     try:
         source = open_images(path)
         if len(source) != count:
-            raise BayesCaffeError(f"{path}: {len(source)} images, but the draws are of {count}")
+            raise BayesCaffeError(f"{path}: {len(source)} images, but the draws have {count}")
         if source.shape is None:
             source.fit(THUMBNAIL)
         return source
     except (BayesCaffeError, OSError) as error:
         if args.data is not None:
             raise
-        log.info("without images: %s", error)
+        log.info("no images: %s", error)
         return None
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command line again, as far as it changes the report."""
+    """The command line, with the options that change the report."""
     words = ["bayescaffe", "report", str(args.draws)]
     for option in ("title", "level", "interval", "ood", "data", "net", "weights"):
         value = getattr(args, option)
