@@ -20,7 +20,7 @@ LAYERS = [
     SimpleNamespace(name="fc", tau=0.7, tau_bias=None),
 ]
 TABLE = dict(correct_certain=9609, correct_uncertain=297, wrong_certain=14, wrong_uncertain=80)
-PASSES = np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.6, 0.3, 0.1]])
+DRAWS = np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.6, 0.3, 0.1]])
 
 
 def analysis():
@@ -56,11 +56,12 @@ FIGURES = {
     "prior": plots.plot_prior,
     "initialisation": plots.plot_initialisation,
     "training": lambda **o: plots.plot_training(CURVE, **o),
-    "boxplot": lambda **o: plots.plot_boxplot(PASSES, 1, **o),
+    "boxplot": lambda **o: plots.plot_boxplot(DRAWS, 1, **o),
     "gallery": lambda **o: plots.plot_gallery(images([0, 1]), [1, 0], [0, 1], [0.4, 0.95], **o),
     "reliability": lambda **o: plots.plot_reliability(analysis(), **o),
     "risk_coverage": lambda **o: plots.plot_risk_coverage({"ours": analysis()}, **o),
     "entropy": lambda **o: plots.plot_entropy({"right": [0.1, 0.2], "wrong": [0.5]}, **o),
+    "curves": lambda **o: plots.plot_curves({"a": ([1, 2], [0.3, 0.1])}, "error", **o),
     "tau": lambda **o: plots.plot_tau(LAYERS, **o),
     "outcomes": lambda **o: plots.plot_outcomes(TABLE, **o),
 }
@@ -131,14 +132,31 @@ def test_training_without_tests_shows_the_loss_alone():
 
 
 def test_boxplot_marks_true_and_predicted():
-    ax = plots.plot_boxplot(PASSES, true=1, class_names=["a", "b", "c"])
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["a\n\npredicted", "b\ntrue", "c"]
+    ax = plots.plot_boxplot(DRAWS, true=1, class_names=["a", "b", "c"])
+    labels = ax.get_yticklabels()
+    assert [label.get_text() for label in labels] == ["a ✗", "b ✓", "c"]
+    assert [label.get_fontweight() for label in labels] == ["bold", "bold", "normal"]
     assert ax.get_title(loc="left") == "wrong"
-    boxes = [patch.get_path().get_extents() for patch in ax.patches]
-    assert [box.y0 for box in boxes] == pytest.approx([0.55, 0.25, 0.1])
-    assert [box.y1 for box in boxes] == pytest.approx([0.65, 0.35, 0.1])
-    assert plots.plot_boxplot(PASSES, true=0).get_title(loc="left") == "right"
-    assert plots.plot_boxplot(PASSES).get_title(loc="left") == ""
+    # Each class has a box, then its dots.
+    boxes = [patch.get_path().get_extents() for patch in ax.patches[::2]]
+    assert [box.x0 for box in boxes] == pytest.approx([0.55, 0.25, 0.1])
+    assert [box.x1 for box in boxes] == pytest.approx([0.65, 0.35, 0.1])
+    for c, dots in enumerate(ax.patches[1::2]):
+        assert dots.get_path().vertices[::2, 0].tolist() == DRAWS[:, c].tolist()
+    assert plots.plot_boxplot(DRAWS, true=0).get_title(loc="left") == "right"
+    assert plots.plot_boxplot(DRAWS).get_title(loc="left") == ""
+
+
+def test_boxplot_has_whiskers_over_the_credible_interval():
+    def whiskers(**options):
+        ax = plots.plot_boxplot(DRAWS, **options)
+        ends = [line.get_xdata() for line in ax.lines]
+        # Lower and upper whisker, two caps, median.
+        return np.array([(ends[k][1], ends[k + 1][1]) for k in range(0, 15, 5)])
+
+    np.testing.assert_allclose(whiskers(), np.quantile(DRAWS, (0.025, 0.975), axis=0).T)
+    given = np.zeros(3), np.array([0.8, 0.5, 0.2])
+    np.testing.assert_array_equal(whiskers(interval=given), np.transpose(given))
 
 
 def test_gallery_says_what_each_image_is_taken_for():
@@ -162,10 +180,27 @@ def test_entropy_is_a_share_of_each_group():
 
 def test_tau_shows_every_layer_and_no_bar_for_a_missing_bias():
     ax = plots.plot_tau({"full": LAYERS, "reduced": LAYERS[:1]})
-    heights = [patch.get_height() for patch in ax.patches]
-    assert heights[:3] == [0.08, 0.7, 0.1] and math.isnan(heights[3])
-    assert heights[4:] == [0.08, 0.1]
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["conv", "fc"]
+    lengths = [patch.get_width() for patch in ax.patches]
+    assert lengths[:3] == [0.08, 0.7, 0.1] and math.isnan(lengths[3])
+    assert lengths[4:] == [0.08, 0.1]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["conv", "fc"]
+
+
+def test_curves_leave_out_what_was_not_measured():
+    ax = plots.plot_curves({"a": (CURVE["iteration"], CURVE["test_error"])}, "test error")
+    line, last = ax.lines
+    assert line.get_xydata().tolist() == [[100, 0.2], [300, 0.05]]
+    assert list(last.get_ydata()) == [0.05, 0.05]
+    ax = plots.plot_curves({"a": ([1, 2, 3], [2.0, 0.0, 0.3])}, "loss", log=True)
+    assert ax.lines[0].get_xydata().tolist() == [[1, 2], [3, 0.3]]
+    assert ax.get_ylim() == pytest.approx((0.1, 10))
+    long = plots.plot_curves({"a": (np.arange(9999), np.ones(9999))}, "loss", log=True).lines[0]
+    assert len(long.get_xdata()) == plots.POINTS and long.get_xdata()[-1] == 9998
+
+
+def test_risk_coverage_begins_where_it_is_told():
+    (line,) = plots.plot_risk_coverage(analysis(), start=0.5).lines
+    assert line.get_ydata().tolist() == [1 / 3, 1 / 4, 1 / 5, 2 / 6]
 
 
 def test_outcomes_are_counts_with_their_share():

@@ -1,1 +1,1 @@
-"""Pictures and pages. Draws and their analysis come in; figures and one HTML page go out."""
+"""Figures and pages: draws and their analysis come in; figures and one HTML page go out."""

@@ -1,23 +1,24 @@
-"""Figures, each a function that draws on `ax` (or on a figure of its own) and returns the axes.
+"""Figures. Each function draws on `ax`, or on a figure of its own, and returns the axes.
 
 Figures of the paper:
     plot_softplus          tau over delta, with the start values and the floor
     plot_prior             the prior of weights and biases
-    plot_initialisation    a weight around its mean, for each tau of the start
-    plot_training          loss and test error while training
-    plot_boxplot           the passes of one image over the classes
+    plot_initialisation    a weight around its mean, for each initial tau
+    plot_training          loss and test error during training
+    plot_boxplot           the draws of one image, for each class
     plot_gallery           images with true and predicted label, such as the wrong but certain ones
-Beyond it:
+More figures:
     plot_reliability       accuracy over confidence
-    plot_risk_coverage     error of the most confident images, over how many are accepted
-    plot_entropy           histograms of an uncertainty: right and wrong, or one set and another
-    plot_tau               tau of each layer, before and after if you like
+    plot_risk_coverage     error among the most confident images, over the share accepted
+    plot_entropy           histograms of an uncertainty, for example of right and wrong images
+    plot_curves            one quantity during training, for several nets or layers
+    plot_tau               tau of each layer, of one or several nets
     plot_outcomes          correct and wrong, certain and uncertain
-All of the paper's at once: `paper_figures`.
+`paper_figures` writes all figures of the paper. The report embeds the same figures (svg.py).
 
-The figures they make do not register with pyplot: nothing is left open and no display is needed. In
-a notebook, end a cell with `plot_prior().figure` to show one. Colours are those of Okabe and Ito,
-which colour-blind people can tell apart; dashes or marks differ as well, for print in grey.
+Figures do not register with pyplot: none is left open and no display is needed. In a notebook, end
+a cell with `plot_prior().figure` to show one. The colours are those of Okabe and Ito, which
+colour-blind readers can tell apart. Dashes or markers differ as well, for print in greyscale.
 """
 
 import functools
@@ -30,14 +31,16 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.patches import PathPatch
+
+from bayescaffe.stats import intervals
 
 if TYPE_CHECKING:
     from bayescaffe.net.posterior import LayerPosterior
     from bayescaffe.stats.analysis import Analysis
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072B2", "#D55E00", "#009E73", "#AA4499", "#E69F00"
-GREY, INK = "#8A8F98", "#22262B"
+GREY, INK, PALE = "#8A8F98", "#22262B", "#E3E6EA"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, INK)
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1)))
 STYLE = {
@@ -54,7 +57,7 @@ STYLE = {
     "axes.titlesize": "medium",
     "axes.titlelocation": "left",
     "axes.prop_cycle": matplotlib.cycler(color=COLOURS, linestyle=DASHES),
-    "grid.color": "#E3E6EA",
+    "grid.color": PALE,
     "grid.linewidth": 0.8,
     "lines.linewidth": 1.8,
     "legend.frameon": False,
@@ -64,13 +67,17 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "bayescaffe",
 }
-# tau that a training of the paper starts with, and where its implementation stopped it.
+POINTS = 401
+"""Points of a curve; more cannot be told apart."""
+DOTS = 100
+"""Draws that a box plot shows as dots."""
+# The initial tau of the paper's training, and the smallest tau of its implementation.
 TAU_START = {"weights": 0.4, "biases": 0.1, "weights of fc1": 1.0, "biases of fc1": 0.2}
 TAU_FLOOR = math.log1p(math.exp(-10))
 
 
 def _figure(plot: Callable[..., Axes]) -> Callable[..., Axes]:
-    """Give `plot` an axes of its own where the caller has none, and our style either way."""
+    """Apply our style to `plot`, and give it an axes of its own unless the caller has one."""
 
     @functools.wraps(plot)
     def with_axes(*args, ax: Axes | None = None, **options) -> Axes:
@@ -82,7 +89,7 @@ def _figure(plot: Callable[..., Axes]) -> Callable[..., Axes]:
 
 @_figure
 def plot_softplus(*, ax: Axes = None) -> Axes:
-    """tau = ln(1 + exp(delta)): any delta gives a tau above 0."""
+    """tau = ln(1 + exp(delta)): every delta gives a tau above 0."""
     delta = np.linspace(-11, 2.5, 400)
     ax.plot(delta, np.logaddexp(0, delta), color=BLUE)
     for index, (name, tau) in enumerate(TAU_START.items()):
@@ -99,7 +106,7 @@ def plot_softplus(*, ax: Axes = None) -> Axes:
 
 @_figure
 def plot_prior(weight_std: float = 5, bias_std: float = 10, *, ax: Axes = None) -> Axes:
-    """The normal densities that weights and biases have before any data."""
+    """The normal densities of weights and biases before any data."""
     reach = 3 * max(weight_std, bias_std)
     x = np.linspace(-reach, reach, 400)
     for name, std in (("weights", weight_std), ("biases", bias_std)):
@@ -112,14 +119,14 @@ def plot_prior(weight_std: float = 5, bias_std: float = 10, *, ax: Axes = None) 
 
 @_figure
 def plot_initialisation(taus: Mapping[str, float] = TAU_START, *, ax: Axes = None) -> Axes:
-    """The density of a weight around its mean m, for each start value of tau."""
+    """The density of a weight around its mean m, for each initial tau."""
     x = np.linspace(-2, 4, 600)
     for name, tau in taus.items():
         flips = math.erfc(1 / (tau * math.sqrt(2))) / 2
         wrong_sign = f", {flips:.1%} below 0" if flips >= 0.0005 else ""
         ax.plot(x, _normal(x, 1, tau), label=f"{name}: τ = {tau:g}{wrong_sign}")
     ax.axvspan(-2, 0, color=GREY, alpha=0.12, linewidth=0)
-    ax.text(-1.95, 0.03, "sign turned", transform=ax.get_xaxis_transform())
+    ax.text(-1.95, 0.03, "sign flipped", transform=ax.get_xaxis_transform())
     ax.set(xlabel="weight / m", ylabel="density", xlim=(-2, 4), ylim=(0, 1.45 * ax.get_ylim()[1]))
     ax.legend(loc="upper right", fontsize="small")
     return ax
@@ -133,10 +140,10 @@ def plot_training(
     *,
     ax: Axes = None,
 ) -> Axes:
-    """Training loss (left, log) and test error (right) of a curve that `read_curve` read.
+    """Training loss (left, log scale) and test error (right) of a curve from `read_curve`.
 
-    A horizontal line marks `final_error`, the error achieved, for instance that of 100 passes; by
-    default the last one in the curve.
+    A horizontal line marks `final_error`, such as the error with 100 draws; the default is the last
+    test error of the curve.
     """
     iteration = np.asarray(curve["iteration"])
     shown = np.isfinite(curve["loss"])
@@ -157,55 +164,60 @@ def plot_training(
         right.axhline(final_error, color=VERMILION, linestyle=":", linewidth=1.2)
         top = 1.15 * max(np.quantile(errors[tested], 0.9), final_error)
         right.set_ylim(0, top or 0.01)
-        right.yaxis.set_major_formatter(PercentFormatter(1))
+        right.yaxis.set_major_formatter(_percent)
         right.set_ylabel(f"test error (dotted: {final_error:.2%})", color=VERMILION)
     return ax
 
 
 @_figure
 def plot_boxplot(
-    passes: np.ndarray,
+    draws: np.ndarray,
     true: int | None = None,
     predicted: int | None = None,
     class_names: Sequence[str] | None = None,
+    interval: tuple[np.ndarray, np.ndarray] | None = None,
     *,
     ax: Axes = None,
 ) -> Axes:
-    """What the passes (passes x classes) give one image: a box of probabilities for each class.
+    """The class probabilities of one image in all draws (draws x classes), a row for each class.
 
-    Box and line: quartiles and median; whiskers reach 1.5 boxes further; circles are the rest.
-    Marked by colour and by name: the true and the predicted class (by default the highest mean).
+    The box holds the middle half of the draws, its line is the median; dots are the first draws.
+    Whiskers mark the credible `interval`: lower and upper ends per class, by default 95 %
+    equal-tailed.
+    Bold letters and colour mark the true class, also ✓, and the predicted class (by default the
+    one with the highest mean), also ✗ if it is wrong.
     """
-    passes = np.asarray(passes)
-    classes = passes.shape[1]
+    draws = np.asarray(draws)
+    classes = range(draws.shape[1])
     if predicted is None:
-        predicted = int(passes.mean(0).argmax())
-    names = [str(c) for c in range(classes)] if class_names is None else list(class_names)
-    boxes = ax.boxplot(
-        passes,
-        positions=range(classes),
-        widths=0.6,
-        patch_artist=True,
-        medianprops={"color": INK, "linewidth": 1.6, "linestyle": "-"},
-        flierprops={"marker": "o", "markersize": 3, "markeredgecolor": GREY, "alpha": 0.6},
-    )
-    labels = list(names)
-    for index, box in enumerate(boxes["boxes"]):
-        is_true, is_predicted = index == true, index == predicted
-        colour = GREEN if is_true else VERMILION if is_predicted and true is not None else BLUE
-        box.set(edgecolor=colour, facecolor=colour, linestyle="-")
-        box.set_alpha(0.75 if is_true or is_predicted else 0.25)
-        if is_true:
-            labels[index] += "\ntrue"
-        if is_predicted:
-            # Always on the third line, so that it does not meet the "true" of a neighbour.
-            labels[index] += "\npredicted" if is_true else "\n\npredicted"
-    long = max(map(len, names)) > 3
-    ax.set_xticks(
-        range(classes), labels, rotation=45 if long else 0, ha="right" if long else "center"
-    )
-    ax.grid(False, axis="x")
-    ax.set(ylabel="probability in a pass", ylim=(-0.03, 1.03))
+        predicted = int(draws.mean(0).argmax())
+    names = [str(c) for c in classes] if class_names is None else list(class_names)
+    lower, upper = interval or intervals.equal_tailed(draws, 0.95)
+    first, median, third = np.quantile(draws, (0.25, 0.5, 0.75), axis=0)
+    # Spread by the golden ratio: evenly, and the same each time.
+    jitter = 0.6 * (np.arange(len(draws[:DOTS])) * 0.618034 % 1 - 0.5)
+    labels = []
+    for c in classes:
+        is_true, is_predicted = c == true, c == predicted
+        marked = VERMILION if true is not None else BLUE
+        colour = GREEN if is_true else marked if is_predicted else GREY
+        line = {"color": colour, "linewidth": 1.4, "linestyle": "-"}
+        ax.bxp(
+            [{"whislo": lower[c], "q1": first[c], "med": median[c], "q3": third[c],
+              "whishi": upper[c]}],
+            positions=[c], widths=0.66, orientation="horizontal", patch_artist=True,
+            showfliers=False, manage_ticks=False, whiskerprops=line, capprops=line,
+            boxprops={"edgecolor": colour, "facecolor": (colour, 0.28)},
+            medianprops={**line, "linewidth": 3 if is_true or is_predicted else 2},
+        )  # fmt: skip
+        _dots(ax, draws[:DOTS, c], c + jitter, colour)
+        mark = " ✓" if is_true else " ✗" if is_predicted and true is not None else ""
+        labels.append(_short(names[c], 20) + mark)
+    ax.set_yticks(classes, labels)
+    for label in np.array(ax.get_yticklabels())[sorted({predicted, true} - {None})]:
+        label.set_fontweight("bold")
+    ax.grid(False, axis="y")
+    ax.set(xlabel="probability in a draw", xlim=(-0.02, 1.02), ylim=(len(labels) - 0.4, -0.6))
     if true is not None:
         ax.set_title("right" if true == predicted else "wrong")
     return ax
@@ -222,7 +234,7 @@ def plot_gallery(
     *,
     ax: Axes = None,
 ) -> Axes:
-    """Images (N x channels x height x width, bytes) in a grid; below each, what it is taken for."""
+    """Images (N x channels x height x width, bytes) in a grid, each with its predicted class."""
     rows = max(1, math.ceil(len(images) / columns))
     name = (lambda c: str(c)) if class_names is None else (lambda c: class_names[c])
     if len(ax.figure.axes) == 1:
@@ -244,41 +256,43 @@ def plot_gallery(
 
 @_figure
 def plot_reliability(models: "Mapping[str, Analysis] | Analysis", *, ax: Axes = None) -> Axes:
-    """How often the net is right, over how sure it says it is; on the diagonal it is calibrated.
+    """Accuracy over confidence, in bins. On the diagonal the net is calibrated.
 
-    The size of a mark tells how many images are in its bin.
+    The size of a marker shows how many images are in its bin.
     """
-    ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1.2, label="calibrated")
+    ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1.2)
     for index, (name, analysis) in enumerate(_named(models).items()):
         bins = [b for b in analysis.reliability if b["count"]]
         confidence, accuracy, count = (
             np.array([b[key] for b in bins]) for key in ("confidence", "accuracy", "count")
         )
-        colour = COLOURS[index % len(COLOURS)]
+        colour, marker = COLOURS[index % len(COLOURS)], "osD^vP"[index % 6]
         ax.plot(confidence, accuracy, color=colour, linestyle=DASHES[index % len(DASHES)])
-        size = 12 + 180 * np.sqrt(count / count.sum())
-        ax.scatter(confidence, accuracy, size, color=colour, alpha=0.75, label=name,
-                   marker="osD^vP"[index % 6], edgecolor="white", linewidth=0.6)  # fmt: skip
-    legend = ax.legend(loc="upper left")
-    for handle in legend.legend_handles[1:]:
-        handle.set_sizes([36])
-    ax.set(xlabel="mean probability of the predicted class", ylabel="fraction right")
+        ax.scatter(confidence, accuracy, 12 + 180 * np.sqrt(count / count.sum()), color=colour,
+                   marker=marker, alpha=0.75, linewidth=0)  # fmt: skip
+        ax.plot([], [], color=colour, marker=marker, linestyle=DASHES[index % 6], label=name)
+    _legend(ax)
+    ax.set(xlabel="mean probability of the predicted class", ylabel="share correct")
     ax.set(xlim=(0, 1.02), ylim=(0, 1.04))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(_percent)
     return ax
 
 
 @_figure
-def plot_risk_coverage(models: "Mapping[str, Analysis] | Analysis", *, ax: Axes = None) -> Axes:
-    """The error among the most confident images, over the fraction of images accepted."""
+def plot_risk_coverage(
+    models: "Mapping[str, Analysis] | Analysis", start: float = 0, *, ax: Axes = None
+) -> Axes:
+    """The error among the most confident images, over the share accepted, from `start` to 1."""
     for name, analysis in _named(models).items():
-        curve = analysis.risk_coverage
-        ax.plot(curve["coverage"], curve["risk"], label=name, drawstyle="steps-post")
+        coverage, risk = (analysis.risk_coverage[key] for key in ("coverage", "risk"))
+        shown = np.unique(np.searchsorted(coverage, np.linspace(start, 1, POINTS) - 1e-9))
+        ax.plot(coverage[shown], risk[shown], label=name, drawstyle="steps-post")
     ax.set(xlabel="accepted: the most confident images", ylabel="error among them")
-    ax.set(xlim=(0, 1), ylim=(0, None))
-    ax.xaxis.set_major_formatter(PercentFormatter(1))
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
-    if isinstance(models, Mapping):
-        ax.legend()
+    ax.set(xlim=(start, 1), ylim=(0, None))
+    ax.xaxis.set_major_formatter(_percent)
+    ax.yaxis.set_major_formatter(_percent)
+    _legend(ax)
     return ax
 
 
@@ -290,9 +304,9 @@ def plot_entropy(
     *,
     ax: Axes = None,
 ) -> Axes:
-    """Histograms of an uncertainty (in nats), each group's share of images on a log scale.
+    """Histograms of an uncertainty (in nats): the share of each group's images, on a log scale.
 
-    For instance {"right": a.entropy[a.correct], "wrong": a.entropy[~a.correct]}.
+    For example {"right": a.entropy[a.correct], "wrong": a.entropy[~a.correct]}.
     """
     groups = {name: np.asarray(values) for name, values in groups.items() if len(values)}
     top = max((values.max() for values in groups.values()), default=0) or 1.0
@@ -302,15 +316,52 @@ def plot_entropy(
         share = np.histogram(values, edges)[0] / len(values)
         smallest = min(smallest, 1 / len(values))
         ax.stairs(
-            share, edges, color=COLOURS[index % 6], linewidth=1.6, baseline=None,
+            share, edges, color=COLOURS[index % 6], linewidth=1.6, baseline=1e-9,
             linestyle=DASHES[index % 6], label=f"{name} ({len(values):,})",
         )  # fmt: skip
         ax.stairs(share, edges, color=COLOURS[index % 6], alpha=0.13, fill=True, baseline=1e-9)
     ax.set(xlabel=f"{measure} (nats)", ylabel="share of the images", yscale="log")
     ax.set(xlim=(0, top), ylim=(smallest / 2, 1.3))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    if groups:
-        ax.legend()
+    ax.yaxis.set_major_formatter(_percent)
+    _legend(ax, fewest=1)
+    return ax
+
+
+@_figure
+def plot_curves(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    ylabel: str,
+    log: bool = False,
+    *,
+    ax: Axes = None,
+) -> Axes:
+    """A quantity over iterations: for each name, iterations and values.
+
+    Points that are not finite, or not positive on a log scale, are left out. On a linear scale
+    values are shares; a dotted line marks the last one.
+    """
+    seen = []
+    for index, (name, (x, y)) in enumerate(curves.items()):
+        x, y = np.asarray(x, float)[: len(y)], np.asarray(y, float)
+        measured = np.flatnonzero(np.isfinite(y) & ((y > 0) | (not log)))
+        if not len(measured):
+            continue
+        chosen = np.unique(np.linspace(0, len(measured) - 1, POINTS).round().astype(int))
+        x, y = x[measured[chosen]], y[measured[chosen]]
+        colour = COLOURS[index % len(COLOURS)]
+        ax.plot(x, y, color=colour, linestyle=DASHES[index % len(DASHES)], label=name)
+        if not log:
+            ax.axhline(y[-1], color=colour, linestyle=":", linewidth=1)
+        seen.append(y)
+    ax.set(xlabel="iteration", ylabel=ylabel, yscale="log" if log else "linear", xlim=(0, None))
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.yaxis.set_major_formatter("{x:g}" if log else _percent)
+    if seen:
+        values = np.concatenate(seen)
+        # The first tests are of a net that has learned nothing; they may leave the figure.
+        top = 1.1 * min(values.max(), 1.5 * np.quantile(values, 0.9))
+        ax.set_ylim(_decades(values) if log else (0, top or 0.01))
+    _legend(ax)
     return ax
 
 
@@ -321,24 +372,25 @@ def plot_tau(
     """tau of the weights (filled) and of the biases (open) of each layer, on a log scale."""
     models = models if isinstance(models, Mapping) else {"": models}
     layers = list(dict.fromkeys(layer.name for model in models.values() for layer in model))
-    width = 0.8 / (2 * len(models))
+    height = 0.8 / (2 * len(models))
     for index, (name, model) in enumerate(models.items()):
         colour = COLOURS[index % len(COLOURS)]
-        at = np.array([layers.index(layer.name) for layer in model]) - 0.4 + 2 * index * width
+        at = np.array([layers.index(layer.name) for layer in model]) - 0.4 + 2 * index * height
         tau = [layer.tau for layer in model]
         bias = [layer.tau_bias if layer.tau_bias is not None else math.nan for layer in model]
         prefix = f"{name}, " if name else ""
-        ax.bar(at, tau, 0.92 * width, align="edge", color=colour, label=f"{prefix}weights")
-        ax.bar(
-            at + width, bias, 0.92 * width, align="edge", facecolor="none", edgecolor=colour,
-            linewidth=1.2, hatch="///", label=f"{prefix}biases",
+        ax.barh(at, tau, 0.9 * height, align="edge", color=colour, label=f"{prefix}weights")
+        ax.barh(
+            at + height, bias, 0.9 * height, align="edge", facecolor="none", edgecolor=colour,
+            linewidth=1.4, label=f"{prefix}biases",
         )  # fmt: skip
-    ax.set_xticks(range(len(layers)), layers)
-    ax.grid(False, axis="x")
-    ax.set(ylabel="τ", yscale="log")
-    bottom, top = ax.get_ylim()
-    ax.set_ylim(bottom / 2, 2 * top)
-    ax.legend(ncols=2)
+    ax.set_yticks(range(len(layers)), [_short(layer, 20) for layer in layers])
+    ax.grid(False, axis="y")
+    ax.set(xlabel="τ", xscale="log", ylim=(len(layers) - 0.5, -0.5))
+    values = [v for m in models.values() for layer in m for v in (layer.tau, layer.tau_bias) if v]
+    ax.set_xlim(_decades(values))
+    ax.xaxis.set_major_formatter("{x:g}")
+    _legend(ax)
     return ax
 
 
@@ -379,8 +431,10 @@ def paper_figures(
 ) -> list[Path]:
     """Write the paper's figures into the directory `out`, as far as there is data for them.
 
-    `curves` maps a name to what `read_curve` gave; `probabilities` are the draws that `analysis`
-    is of; `images` gives the pixels of the images with the indices it is passed.
+    Args:
+        curves: by name, the result of `read_curve`.
+        probabilities: the draws that were analysed.
+        images: a function from indices to the pixels of these images.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -390,7 +444,7 @@ def paper_figures(
         for suffix in formats:
             path = out / f"{name}.{suffix}"
             with matplotlib.rc_context(STYLE):
-                # Without the date, the same data give the same bytes.
+                # Without the date, the same data gives the same bytes.
                 figure.savefig(path, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
             written.append(path)
 
@@ -405,8 +459,8 @@ def paper_figures(
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=(9, 3.4))
             for ax, index in zip(figure.subplots(1, 2), right_and_wrong(analysis), strict=True):
-                passes = np.asarray(probabilities[:, index])
-                plot_boxplot(passes, analysis.labels[index], analysis.predicted[index], ax=ax)
+                draws = np.asarray(probabilities[:, index])
+                plot_boxplot(draws, analysis.labels[index], analysis.predicted[index], ax=ax)
         save("boxplots", figure)
     chosen = np.flatnonzero(~analysis.correct & analysis.certain)
     if images is not None and len(chosen):
@@ -422,8 +476,8 @@ def paper_figures(
 
 
 def right_and_wrong(analysis: "Analysis") -> tuple[int, int]:
-    """Two images that show what passes tell: the most certain right one, and the wrong one whose
-    passes disagree most. The analysis must hold a right and a wrong image."""
+    """Indices of the right image with the highest confidence and of the wrong image whose draws
+    disagree most. The analysis must have a right and a wrong image."""
     right, wrong = np.flatnonzero(analysis.correct), np.flatnonzero(~analysis.correct)
     return (
         int(right[analysis.confidence[right].argmax()]),
@@ -437,3 +491,44 @@ def _normal(x: np.ndarray, mean: float, std: float) -> np.ndarray:
 
 def _named(models: "Mapping[str, Analysis] | Analysis") -> "Mapping[str, Analysis]":
     return models if isinstance(models, Mapping) else {"this net": models}
+
+
+def _legend(ax: Axes, fewest: int = 2) -> None:
+    """A legend above the axes, if there are at least `fewest` things to name."""
+    handles, labels = ax.get_legend_handles_labels()
+    labels = [_short(label, 28) for label in labels]
+    if len(labels) >= fewest:
+        # In one row if that fits.
+        columns = len(labels) if sum(map(len, labels)) + 7 * len(labels) < 48 else 1
+        ax.legend(
+            handles, labels, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2,
+            ncols=columns, handlelength=2.4, borderpad=0,
+        )  # fmt: skip
+
+
+def _percent(share: float, _: int) -> str:
+    return f"{100 * share:.4g}%"
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of a log scale around `values`: powers of ten, since these have labels."""
+    return 10.0 ** math.floor(np.log10(min(values))), 10.0 ** math.ceil(
+        np.log10(max(values)) + 1e-9
+    )
+
+
+def _short(name: str, length: int) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def _dots(ax: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
+    """A dot for each point, all in one path: in SVG a tenth of what separate markers take."""
+    points = np.column_stack([x, y])
+    path = matplotlib.path.Path(
+        np.stack([points, points + [1e-4, 0]], axis=1).reshape(-1, 2),
+        [matplotlib.path.Path.MOVETO, matplotlib.path.Path.LINETO] * len(points),
+    )
+    path.should_simplify = False
+    ax.add_patch(
+        PathPatch(path, fill=False, edgecolor=colour, linewidth=3, capstyle="round", alpha=0.3)
+    )
