@@ -194,6 +194,8 @@ def test_curves_leave_out_what_was_not_measured():
     ax = plots.plot_curves({"a": ([1, 2, 3], [2.0, 0.0, 0.3])}, "loss", log=True)
     assert ax.lines[0].get_xydata().tolist() == [[1, 2], [3, 0.3]]
     assert ax.get_ylim() == pytest.approx((0.1, 10))
+    flat = plots.plot_curves({"a": ([1, 2], [1, 1])}, "loss", log=True)
+    assert flat.get_ylim() == pytest.approx((1, 10))
     long = plots.plot_curves({"a": (np.arange(9999), np.ones(9999))}, "loss", log=True).lines[0]
     assert len(long.get_xdata()) == plots.POINTS and long.get_xdata()[-1] == 9998
 

@@ -184,7 +184,7 @@ def captions(subject: Subject) -> dict[str, str]:
     a = subject.analysis
     first = f" (the first {plots.DOTS} of {a.draws:,})" if a.draws > plots.DOTS else ""
     dot = f"A dot is one draw{first}."
-    rest = "" if a.labels is None else " ✓ marks the true class."
+    rest = "" if a.labels is None else " ✓ marks the true class, ✗ a wrong prediction."
     if a.classes > SHOWN_CLASSES:
         rest += f" {SHOWN_CLASSES} of {a.classes:,} classes are shown."
     interval = f"the {subject.level} credible interval"

@@ -498,11 +498,11 @@ def _legend(ax: Axes, fewest: int = 2) -> None:
     handles, labels = ax.get_legend_handles_labels()
     labels = [_short(label, 28) for label in labels]
     if len(labels) >= fewest:
-        # In one row if that fits.
-        columns = len(labels) if sum(map(len, labels)) + 7 * len(labels) < 48 else 1
+        # As many in a row as fit: a key and its gaps are as wide as nine letters.
+        columns = max(1, 46 // (max(map(len, labels)) + 9))
         ax.legend(
             handles, labels, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2,
-            ncols=columns, handlelength=2.4, borderpad=0,
+            ncols=min(columns, len(labels)), handlelength=2.4, columnspacing=1.2, borderpad=0,
         )  # fmt: skip
 
 
@@ -512,9 +512,8 @@ def _percent(share: float, _: int) -> str:
 
 def _decades(values: Sequence[float]) -> tuple[float, float]:
     """Limits of a log scale around `values`: powers of ten, since these have labels."""
-    return 10.0 ** math.floor(np.log10(min(values))), 10.0 ** math.ceil(
-        np.log10(max(values)) + 1e-9
-    )
+    low, high = math.floor(np.log10(min(values))), math.ceil(np.log10(max(values)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
 
 
 def _short(name: str, length: int) -> str:

@@ -27,7 +27,7 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 """Where the summary gives the risk."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Analysis:
     """The result of `analyze`. Arrays have one entry, or one row of classes, for each image."""
 

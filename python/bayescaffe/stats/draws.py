@@ -22,7 +22,7 @@ from bayescaffe.common.files import scratch_file
 from bayescaffe.common.npz import NpzFile, write_npz
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Draws:
     """The class probabilities of images, one set for each network drawn from the posterior."""
 

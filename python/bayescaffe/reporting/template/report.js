@@ -82,7 +82,7 @@ function strip(image, { class: index, interval, draws }) {
     // Spread by the golden ratio: evenly, and the same each time.
     svg.append(shape("circle", { cx: value / 10 + "%", cy: 20 + 60 * ((draw * 0.618034) % 1) + "%", r: 1.8 }));
   });
-  const name = data.class_names[index] + (index === image.true ? " ✓" : "");
+  const name = data.class_names[index] + (colour === "s3" ? " ✓" : colour === "s2" ? " ✗" : "");
   const row = make("tr", {}, make("th", { scope: "row", ...(colour !== "soft" && { class: "best" }) }, name), make("td", {}, svg));
   if (data.has_intervals) row.append(make("td", { class: "number" }, interval.map((end) => end.toFixed(2)).join("–")));
   return row;
