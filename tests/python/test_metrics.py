@@ -146,7 +146,7 @@ def test_uncertainty_is_scipys_entropies():
     total, aleatoric, epistemic = metrics.uncertainty(draws)
     np.testing.assert_allclose(total, stats.entropy(draws.mean(axis=0), axis=-1))
     np.testing.assert_allclose(aleatoric, stats.entropy(draws, axis=-1).mean(axis=0))
-    # The mutual information is the mean divergence of a pass from the mean of all.
+    # The mutual information is the mean divergence of a draw from the mean of all.
     divergence = stats.entropy(draws, draws.mean(axis=0, keepdims=True), axis=-1).mean(axis=0)
     np.testing.assert_allclose(epistemic, divergence)
 
