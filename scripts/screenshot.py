@@ -51,7 +51,7 @@ def main() -> None:
     args.picture.parent.mkdir(parents=True, exist_ok=True)
     # 256 colours look the same here, and the file is a third of the size.
     colours = Image.open(io.BytesIO(shot)).convert("RGB")
-    few = colours.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = colours.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
     few.save(args.picture, optimize=True)
 
 
