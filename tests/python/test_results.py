@@ -47,9 +47,9 @@ def test_verdicts_are_those_of_scipy():
     seen = set()
     for _ in range(200):
         ours, theirs = rng.normal(0, 1, (2, 3)) + [[rng.normal(0, 2)], [0]]
-        found = compare(ours, theirs)
-        is_shown = stats.ttest_rel(ours, theirs).pvalue < 0.05
-        assert (found.verdict() != "no difference shown") == is_shown
+        found, expected = compare(ours, theirs), stats.ttest_rel(ours, theirs)
+        assert found.interval == pytest.approx(expected.confidence_interval(0.95))
+        assert (found.verdict() != "no difference shown") == (expected.pvalue < 0.05)
         seen.add(found.verdict())
     assert seen == {"ahead", "behind", "no difference shown"}
 
