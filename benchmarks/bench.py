@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+from bayescaffe.common import provenance
 from nets import NETS, prototxt
 
 REPO = Path(__file__).resolve().parent.parent
@@ -361,35 +361,6 @@ def aims(results: dict) -> str:
 # ---- Where the numbers come from ---------------------------------------------------------------
 
 
-def commit() -> str:
-    """The commit that is checked out, and whether files differ from it."""
-    git = ["git", "-C", str(REPO)]
-    try:
-        found = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
-        changed = subprocess.check_output([*git, "status", "--porcelain", "-uno"], text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return f"{found} with uncommitted changes" if changed else found
-
-
-def machine() -> dict:
-    info = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        info.setdefault(key.strip(), value.strip())
-    flags = info.get("flags", "").split()
-    isa = "AVX-512" if "avx512bw" in flags else "AVX2" if "avx2" in flags else "no AVX2"
-    held_back = os.environ.get("BAYESCAFFE_ISA")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "cpu": info.get("model name", platform.machine()),
-        "cores": len(os.sched_getaffinity(0)),
-        "isa": f"{isa}, BAYESCAFFE_ISA={held_back}" if held_back else isa,
-        "memory_gib": round(memory),
-        "system": platform.freedesktop_os_release().get("PRETTY_NAME", "Linux"),
-    }
-
-
 def versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:
@@ -402,12 +373,10 @@ def versions() -> dict[str, str]:
 
 def origin(results: dict) -> str:
     """The paragraph that names the commit and the machine of a run."""
-    m = results["machine"]
     peers = ", ".join(f"{name} {version}" for name, version in results["peers"].items())
     return (
-        f"Measured by `make bench` at commit `{results['commit']}` on {m['cores']} cores of "
-        f"{m['cpu']} ({m['isa']}), {m['memory_gib']} GiB, {m['system']}. SGEMM peak: "
-        f"{results['peak'] / 1e9:.0f} GFLOP/s. Peers: {peers}.\n"
+        f"Measured by `make bench` at commit `{results['commit']}` on {results['machine']}. SGEMM "
+        f"peak: {results['peak'] / 1e9:.0f} GFLOP/s. Peers: {peers}.\n"
     )
 
 
@@ -488,7 +457,12 @@ def main() -> None:
     if isinstance(peak, str):
         sys.exit(f"bench: the machine's SGEMM peak: {peak}")
     (peak,) = peak
-    results = {"commit": commit(), "machine": machine(), "peers": versions(), "peak": peak}
+    results = {
+        "commit": provenance.commit(REPO),
+        "machine": provenance.machine(),
+        "peers": versions(),
+        "peak": peak,
+    }
     tables = []
 
     def show(title: str, text: str) -> None:

@@ -1,5 +1,6 @@
 """Which of several methods is best, and whether the seeds show a difference between two of them."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -52,11 +53,13 @@ class Difference:
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     """Compare the scores of two methods: one number for each seed, in the same order."""
-    mean = statistics.fmean(a - b for a, b in zip(ours, theirs, strict=True))
-    if len(ours) < 2:
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean, count = statistics.fmean(differences), len(differences)
+    if count < 2:
         return Difference(mean, None)
-    low, high = stats.ttest_rel(ours, theirs).confidence_interval(LEVEL)
-    return Difference(mean, (float(low), float(high)))
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+    reach = quantile * statistics.stdev(differences) / math.sqrt(count)
+    return Difference(mean, (mean - reach, mean + reach))
 
 
 def bold_best(groups: Sequence[Sequence[float] | None], measure: Measure) -> list[str]:

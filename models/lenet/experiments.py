@@ -5,20 +5,18 @@ it stopped, since steps whose files are there are not run again.
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import logging
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import machine
 import results
 from bayescaffe import BayesCaffeError, analyze, load_draws, open_images, plots, read_curve
+from bayescaffe.common import provenance
 from bayescaffe.common.files import scratch_file
 from bayescaffe.data.datasets import prepare
 from bayescaffe.net.messages import read_message
@@ -51,7 +49,7 @@ class Settings:
     """Of each Bayesian net, and of each stock net with MC dropout."""
     iterations: int | None = None
     """Of each training; by default as many as its solver says."""
-    jobs: int = machine.cores()
+    jobs: int = provenance.cores()
     """How many commands run side by side."""
 
 
@@ -225,22 +223,10 @@ def _prepare_folder(run: Run) -> tuple[Path, int]:
     solver_file = run.folder / "solver.prototxt"
     solver_file.write_text(text)
     if not made.is_file():
-        origin = {"inputs": inputs, "commit": _commit(), "machine": machine.describe()}
+        commit = provenance.commit(Path(__file__).parent)
+        origin = {"inputs": inputs, "commit": commit, "machine": provenance.machine()}
         made.write_text(json.dumps(origin) + "\n")
     return solver_file, solver.max_iter
-
-
-@functools.cache
-def _commit() -> str:
-    """The commit of this checkout, and whether files differ from it."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    commit = git("rev-parse", "--short", "HEAD") or "unknown"
-    return f"{commit} (with uncommitted changes)" if changed else commit
 
 
 def _read(path: Path) -> dict:
@@ -269,7 +255,7 @@ def _write_reports(settings: Settings) -> list[Path]:
             command += ["--baseline", f"{results.METHODS[method]}={stock.draws(method)}"]
         for run, name in ((bayes, "Bayesian"), (stock, "stock")):
             command += ["--curve", f"{name}={run.curve}"]
-        run_step(Step(page, command, 1), machine.cores())
+        run_step(Step(page, command, 1), provenance.cores())
         written.append(page)
     return written
 

@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-import machine
 from bayescaffe.cli import run
 from bayescaffe.cli.arguments import common_arguments, count
+from bayescaffe.common.provenance import cores
 
 DESCRIPTION = """\
 Train the paper's eight LeNets, sample and analyse them, and write the paper's tables beside ours.
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs",
         type=count,
-        default=machine.cores(),
+        default=cores(),
         metavar="N",
         help="number of trainings that run side by side (default: one per core, here %(default)s)",
     )

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-import machine
+from bayescaffe.common import provenance
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.processes import die_with_parent
@@ -47,7 +47,7 @@ def run_chains(chains: Sequence[Sequence[Step]], jobs: int, progress: bool = Tru
     if not todo:
         return
     # With fewer chains than cores, each gets several threads.
-    threads = max(1, machine.cores() // min(jobs, len(todo)))
+    threads = max(1, provenance.cores() // min(jobs, len(todo)))
     running: dict[int, Step] = {}
     done: list[Step] = []
     stop = threading.Event()

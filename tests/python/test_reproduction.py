@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bayescaffe.common import provenance
 from bayescaffe.common.errors import BayesCaffeError
 from conftest import small_net
 
@@ -20,7 +21,6 @@ sys.path.insert(0, str(LENET))
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
 
-import machine  # noqa: E402
 from experiments import NETS, Settings, collect, reproduce  # noqa: E402
 
 DROPOUT = 'layer { name: "drop" type: "Dropout" bottom: "fc1" top: "fc1" dropout_param { %s } }'
@@ -82,9 +82,8 @@ def test_every_number_is_of_an_analysis(settings, text):
 
 def test_the_commit_and_the_machine_are_named(settings, text):
     filled = " ".join(text.split())
-    git = ["git", "-C", str(LENET), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
-    assert f"at commit {commit}" in filled and f"on {machine.describe()}." in filled
+    origin = f"at commit {provenance.commit(LENET)} on {provenance.machine()}."
+    assert origin in filled
 
 
 def test_what_was_made_elsewhere_stays_so(settings, text):
