@@ -6,7 +6,7 @@ BENCH_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -49,6 +49,8 @@ compilers: build ## compile our C++ files with the oldest GCC that we support an
 # One target for each way to run the C++ tests. Two run at a time.
 cpp_runs := cpp-best cpp-avx2 cpp-plain cpp-caffe simulated-forwards simulated-backwards
 .PHONY: $(cpp_runs)
+# Those that share work among threads.
+team_tests := Engine*:Team*:Update*:*TeamError*:NetError*
 
 test-cpp: build
 	@echo "== building the C++ tests"
@@ -79,6 +81,18 @@ test-python: build
 	@$(PYTHON) -m pytest -q tests/python
 	@echo "== Python tests that compute with nets, with upstream's CPU code"
 	@BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q -m engine tests/python
+
+test-machines: build ## run what depends on the machine as on others: BLAS for AVX2, seven threads, one core
+	@cmake --build build --target bayes_tests
+	@echo "== Python tests that compute with nets, with the BLAS of an AVX2 CPU"
+	@OPENBLAS_CORETYPE=Haswell BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q -m engine tests/python
+	@echo "== the same, our engine with seven threads"
+	@OMP_NUM_THREADS=7 $(PYTHON) -m pytest -q -m engine tests/python
+	@echo "== C++ tests of the engine with seven threads"
+	@OMP_NUM_THREADS=7 build/bayes_tests --gtest_filter='$(team_tests)'
+	@echo "== C++ tests of the engine on one core"
+	@taskset -c $$($(PYTHON) -c 'import os; print(min(os.sched_getaffinity(0)))') \
+	  build/bayes_tests --gtest_filter='$(team_tests)'
 
 test-upstream: build ## run Caffe's own CPU tests on the fork
 	@cmake --build build --target test.testbin
