@@ -1,15 +1,15 @@
-# The front door. Each target is a few commands; the work is done by CMake, scripts/ and python/.
+# The front door: each target is a few commands. CMake, scripts/ and python/ do the work.
 PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
 BENCH_FLAGS ?=
-# The GPUs that `make cuda` is for, as CMake writes them: 80, or "75;120". Turing to Blackwell if empty.
+# The GPUs that `make cuda` builds for, as CMake writes them: 80, or "75;120". Empty: Turing to Blackwell.
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
+.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
 
-help: ## say what each target does
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
 
 setup: ## install missing Debian packages and the Python environment
 	@scripts/setup.sh
@@ -19,7 +19,7 @@ build: setup ## build libcaffe, the caffe tool and pycaffe into build/
 	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" $(CMAKE_FLAGS)
 	@cmake --build build
 
-cuda: setup ## build with CUDA into build-cuda/; what of CUDA the machine lacks is fetched
+cuda: setup ## build with CUDA into build-cuda/; downloads missing parts of CUDA
 	@mkdir -p build-cuda && $(PYTHON) scripts/cuda_toolkit.py > build-cuda/toolkit.txt
 	@xargs -d '\n' -a build-cuda/toolkit.txt cmake --log-level=WARNING -Wno-dev -S . -B build-cuda -G Ninja \
 	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DCPU_ONLY=OFF -DUSE_NCCL=ON \
@@ -27,16 +27,16 @@ cuda: setup ## build with CUDA into build-cuda/; what of CUDA the machine lacks 
 	@cmake --build build-cuda --target bayescaffe bayes_tests
 	@scripts/kernels.py report build-cuda
 
-demo: build ## train a Bayesian LeNet on MNIST, and report how sure it is of what
+demo: build ## train a Bayesian LeNet on MNIST and report its uncertainty
 	@.venv/bin/bayescaffe data mnist
 	@scripts/demo.sh
 
-reproduce: build ## repeat all experiments of the paper, and write RESULTS.md (an hour of two cores)
+reproduce: build ## repeat the experiments of the paper and write RESULTS.md (an hour on two cores)
 	@$(PYTHON) models/lenet/reproduce.py
 
-test: build lint test-cpp test-python ## run all tests of ours
+test: build lint test-cpp test-python ## run our tests
 
-lint: setup ## check the formatting and style of our code
+lint: setup ## check formatting and style
 	@.venv/bin/ruff check -q .
 	@.venv/bin/ruff format -q --check .
 	@.venv/bin/hadolint docker/*/Dockerfile
@@ -46,52 +46,84 @@ compilers: build ## compile our C++ files with the oldest GCC that we support an
 	@scripts/setup.sh --compilers
 	@$(PYTHON) scripts/compilers.py
 
+# One target for each way to run the C++ tests. Two run at a time.
+cpp_runs := cpp-best cpp-avx2 cpp-plain cpp-caffe simulated-forwards simulated-backwards
+.PHONY: $(cpp_runs)
+# Those that share work among threads.
+team_tests := Engine*:Team*:Update*:*TeamError*:NetError*
+
 test-cpp: build
-	@cmake --build build --target bayes_tests
+	@echo "== building the C++ tests"
+	@cmake --build build --target bayes_tests bayes_tests_simulated caffe_simulated_tool
+	@$(MAKE) --no-print-directory -j2 --output-sync=target $(cpp_runs)
+
+cpp-best:
+	@echo "== C++ tests"
 	@build/bayes_tests
-	@for set in avx2 plain; do BAYESCAFFE_ISA=$$set build/bayes_tests || exit 1; done
+# On a CPU without AVX-512, cpp-best is this.
+cpp-avx2:
+	@! grep -qw avx512f /proc/cpuinfo || { echo "== C++ tests held back to AVX2"; BAYESCAFFE_ISA=avx2 build/bayes_tests; }
+cpp-plain:
+	@echo "== C++ tests without vector instructions"
+	@BAYESCAFFE_ISA=plain build/bayes_tests
+cpp-caffe:
+	@echo "== C++ tests with upstream's CPU code"
 	@BAYESCAFFE_ENGINE=caffe build/bayes_tests
-	@cmake --build build --target bayes_tests_simulated caffe_simulated_tool
-# What is for the GPU. Its gradients are checked against the CPU's, and those by finite differences above,
-# which would take minutes here.
-	@for order in forwards backwards; do SIMULATED_CUDA_ORDER=$$order build/bayes_tests_simulated \
-	  --gtest_filter='*/2.*:*/3.*:Devices*:Gpu*:Simulated*-BayesLayerTest/?.GradientsOf*' || exit 1; done
+# The simulated GPU's gradients are compared with the CPU's; checking them by finite differences takes minutes.
+simulated-forwards simulated-backwards: simulated-%:
+	@echo "== GPU tests on the simulated GPU, its threads run $*"
+	@SIMULATED_CUDA_ORDER=$* build/bayes_tests_simulated \
+	  --gtest_filter='*/2.*:*/3.*:Devices*:Gpu*:Simulated*-BayesLayerTest/?.GradientsOf*'
 
 test-python: build
 	@scripts/setup.sh --tests
+	@echo "== Python tests"
 	@$(PYTHON) -m pytest -q tests/python
-	@BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q tests/python
+	@echo "== Python tests that compute with nets, with upstream's CPU code"
+	@BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q -m engine tests/python
 
-test-upstream: build ## build and run Caffe's own test suite on the fork (CPU)
+test-machines: build ## run what depends on the machine as on others: BLAS for AVX2, seven threads, one core
+	@cmake --build build --target bayes_tests
+	@echo "== Python tests that compute with nets, with the BLAS of an AVX2 CPU"
+	@OPENBLAS_CORETYPE=Haswell BAYESCAFFE_ENGINE=caffe $(PYTHON) -m pytest -q -m engine tests/python
+	@echo "== the same, our engine with seven threads"
+	@OMP_NUM_THREADS=7 $(PYTHON) -m pytest -q -m engine tests/python
+	@echo "== C++ tests of the engine with seven threads"
+	@OMP_NUM_THREADS=7 build/bayes_tests --gtest_filter='$(team_tests)'
+	@echo "== C++ tests of the engine on one core"
+	@taskset -c $$($(PYTHON) -c 'import os; print(min(os.sched_getaffinity(0)))') \
+	  build/bayes_tests --gtest_filter='$(team_tests)'
+
+test-upstream: build ## run Caffe's own CPU tests on the fork
 	@cmake --build build --target test.testbin
 	@cd build/caffe-src && ../caffe/test/test.testbin --gtest_filter=-*GPU*
 
-# Without the gradients of recurrent layers over two steps and of convolutions as if in many dimensions, which take
-# as long as all the rest.
-test-upstream-gpu: build ## the same for the GPU, on a simulated one
+# Leaves out the gradients of recurrent layers over two steps and of n-dimensional convolutions: they take as long as
+# all the rest.
+test-upstream-gpu: build ## run Caffe's own GPU tests on the simulated GPU
 	@cmake --build build --target upstream_tests_simulated
 	@cd build/caffe-src && ../upstream_tests_simulated \
 	  --gtest_filter='*/2.*:*/3.*:*GPU*:Im2col*:Gemm*-*BufferSize2*:*GradientForceND*'
 
-test-gpu: cuda ## run our tests and Caffe's own on a machine with a GPU
+test-gpu: cuda ## run our tests and Caffe's own on a GPU
 	@build-cuda/caffe/tools/caffe device_query
 	@build-cuda/bayes_tests
 	@cmake --build build-cuda --target test.testbin
 	@cd build-cuda/caffe-src && ../caffe/test/test.testbin
 
-bench: build ## time ours beside other tools, and write build/bench.json
+bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
 	@$(PYTHON) benchmarks/bench.py $(BENCH_FLAGS)
 
-bench-peers: setup ## install the other tools that make bench compares with
+bench-peers: setup ## install the other tools for make bench
 	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt
 
-docker-test: setup ## build the Docker images without Docker, and try them (half an hour of two cores)
+docker-test: setup ## build and test the Docker images, without Docker (half an hour on two cores)
 	@.venv/bin/bayescaffe data mnist
 	@docker/test.sh
 
 systems-test: setup ## run make test and make demo on fresh minimal Debian 12 and 13; needs root or sudo (hours)
 	@scripts/systems_test.sh
 
-clean: ## remove the builds and the Python environment, keep data and trained nets
+clean: ## remove builds and the Python environment; keep data and trained nets
 	rm -rf build build-cuda .cuda .venv

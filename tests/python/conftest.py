@@ -14,6 +14,13 @@ CAFFE = REPO / "build/caffe/tools/caffe"
 PLAIN_ENVIRONMENT = {name: os.environ[name] for name in os.environ if not name.startswith("GLOG_")}
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "engine: computes with nets on the CPU; `make test` runs it with our engine and without",
+    )
+
+
 def write_idx(path: Path, array: np.ndarray) -> None:
     header = b"\0\0\x08" + bytes([array.ndim]) + np.array(array.shape, ">u4").tobytes()
     path.write_bytes(header + array.astype(np.uint8).tobytes())
@@ -179,3 +186,12 @@ def assert_same_bits(a, b):
 def agree(found: np.ndarray, expected: np.ndarray) -> bool:
     """Whether they differ by at most 1e-5 of the largest number, as other orders of sums do."""
     return np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+    """The same bits from our engine. BLAS may sum in another order for another batch."""
+    assert found.shape == expected.shape
+    if os.environ.get("BAYESCAFFE_ENGINE", "").lower() == "caffe":
+        assert agree(found, expected)
+    else:
+        assert np.array_equal(found, expected)

@@ -49,6 +49,7 @@ def test_is_linked_with_cuda():
     assert "not found" not in libraries
 
 
+@pytest.mark.engine
 @needs_cuda_build
 @pytest.mark.parametrize("bayes", [None, "dataset_size: 330"])
 def test_trains_in_cpu_mode_like_the_cpu_build(digits, tmp_path, bayes):

@@ -7,6 +7,7 @@ import pytest
 from conftest import agree, python
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
+pytestmark = pytest.mark.engine
 
 
 def bayes_layer(kind, name, bottom, options):

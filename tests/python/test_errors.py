@@ -15,6 +15,7 @@ import pytest
 from conftest import CAFFE, PLAIN_ENVIRONMENT, input_net, make_net, python, small_net, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")

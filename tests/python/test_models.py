@@ -95,6 +95,7 @@ def shorten(solver):
     solver.write_text(text)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", NAMES)
 def test_each_net_trains(workplace, name):
     solver = f"models/lenet/{name}/solver.prototxt"

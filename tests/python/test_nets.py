@@ -16,6 +16,7 @@ from bayescaffe.net.model import Model  # noqa: E402
 from caffe.proto import caffe_pb2  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 
+pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 DROPOUT = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
                      dropout_param { dropout_ratio: 0.5 } }"""

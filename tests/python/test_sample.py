@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import (
-    agree,
+    assert_same,
     assert_same_bits,
     blobs,
     input_net,
@@ -20,6 +20,7 @@ from conftest import (
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 
+pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 BATCH = 5
 IMAGES = np.random.default_rng(0).random((37, 1, 12, 12)).astype(np.float32)
@@ -128,15 +129,6 @@ NETS = {
     + f"""layer {{ name: "reshape" type: "Reshape" bottom: "a" top: "out"
                    reshape_param {{ shape {{ dim: {BATCH} dim: 2 dim: 2 }} }} }}""",
 }
-
-
-def assert_same(found, expected):
-    """The same bits from our engine. BLAS may sum in another order for another batch."""
-    assert found.shape == expected.shape
-    if os.environ.get("BAYESCAFFE_ENGINE", "").lower() == "caffe":
-        assert agree(found, expected)
-    else:
-        assert np.array_equal(found, expected)
 
 
 def by_hand(net, draws, inputs, output="out"):

@@ -24,6 +24,7 @@ from bayescaffe.infer.sampling import sample  # noqa: E402
 from bayescaffe.net.model import Model  # noqa: E402
 from bayescaffe.stats.draws import load_draws  # noqa: E402
 
+pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 DROPOUT = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
                      dropout_param { dropout_ratio: 0.5 } }"""

@@ -28,6 +28,7 @@ def weights(path):
     return np.concatenate([blob.data for layer in net.layer for blob in layer.blobs])
 
 
+@pytest.mark.engine
 def test_training_is_that_of_the_cpu(tmp_path, digits):
     solver = write_solver(tmp_path, small_net(digits, bayes=None), max_iter=40)
     on_cpu = train(solver, tool=CAFFE)

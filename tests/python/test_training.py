@@ -6,6 +6,7 @@ import noise_reference
 import numpy as np
 import pytest
 from conftest import (
+    assert_same,
     assert_same_bits,
     blobs,
     caffe,
@@ -18,6 +19,7 @@ from conftest import (
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from caffe.proto import caffe_pb2  # noqa: E402
 
+pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 DROPOUT = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
                      dropout_param { dropout_ratio: 0.3 sample_weights_test: true } }"""
@@ -85,9 +87,8 @@ def test_a_draw_is_one_network_for_any_batch(tmp_path, digits):
             net.blobs["data"].data[...] = images[start : start + batch]
             rows.append(net.forward()["out"].copy())
         outputs.append(np.concatenate(rows))
-    # BLAS may sum in another order for another batch size; the network is the same.
-    assert np.allclose(outputs[0], outputs[1], atol=1e-5)
-    assert np.allclose(outputs[0], outputs[2], atol=1e-5)
+    assert_same(outputs[1], outputs[0])
+    assert_same(outputs[2], outputs[0])
 
 
 def test_set_draw_refuses_what_is_no_index(tmp_path, digits):
@@ -105,7 +106,7 @@ def test_without_sampling_it_is_the_stock_net(tmp_path, digits):
     images = np.random.default_rng(0).random((5, 1, 12, 12))
     for each in (stock, net):
         each.blobs["data"].data[...] = images
-    assert np.allclose(net.forward()["out"], stock.forward()["out"], rtol=0, atol=1e-6)
+    assert np.array_equal(net.forward()["out"], stock.forward()["out"])
 
 
 @pytest.mark.parametrize("bayes", [BAYES, BAYES + " sample: NEVER", None])

@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
     from bayescaffe.reporting.page import report
     from bayescaffe.stats.analysis import analyze
     from bayescaffe.stats.draws import load_draws
-    from bayescaffe.training.train import parse_log, read_curve
+    from bayescaffe.training.log import parse_log, read_curve
 
     curves = {name or path.parent.name or path.stem: path for name, path in map(_named, args.curve)}
     baselines = dict(map(_named, args.baseline))

@@ -1,4 +1,4 @@
-"""The subcommand `bayescaffe train`: its arguments, its help and what it prints."""
+"""The command `bayescaffe train`."""
 
 import argparse
 import json
@@ -8,27 +8,27 @@ from pathlib import Path
 from bayescaffe.cli.arguments import count, indices
 
 DESCRIPTION = """\
-Train a net with `caffe train` and watch it: iteration, loss, KL, test error, tau of each layer and
-the time left.
+Train a net with `caffe train`. Shows the iteration, loss, KL, test error, tau of each layer and the
+time left.
 
-SOLVER is a Caffe solver prototxt; it names the net, the learning rate, how many iterations, and
-where snapshots go. The paths in it are relative to the current directory. Beside the snapshots
-appear, while it runs,
-  train.log   everything Caffe says
-  curve.csv   a line for each iteration that Caffe tells of (`display` and `test_interval` of the
-              solver): loss, KL, learning rate, test loss and error, tau of each Bayesian layer
+SOLVER is a Caffe solver prototxt. It names the net, the learning rate, the number of iterations and
+the folder of the snapshots. Its paths are relative to the current directory. Two files grow beside
+the snapshots:
+  train.log   the full log of Caffe
+  curve.csv   one line per logged iteration (`display` and `test_interval` of the solver): loss, KL,
+              learning rate, test loss, test error, tau of each Bayesian layer
 
-Ctrl-C writes a snapshot and stops; --resume goes on from there, to the same weights, bit for bit,
-as a training that was not interrupted. A training whose loss is no longer a number is stopped."""
+Ctrl-C writes a snapshot and stops. --resume continues from it and ends with the same weights, bit
+for bit, as a training without a break. A training whose loss becomes NaN or infinite is stopped."""
 
 EXAMPLES = """\
 examples:
   bayescaffe train models/lenet/bayes-plain/solver.prototxt
-  bayescaffe train solver.prototxt --resume           go on from the newest good snapshot
-  bayescaffe train solver.prototxt --test-draws 20    test also the mean of 20 draws each time
+  bayescaffe train solver.prototxt --resume           continue from the newest good snapshot
+  bayescaffe train solver.prototxt --test-draws 20    also test the mean prediction of 20 draws
   bayescaffe train solver.prototxt --weights stock.caffemodel   start from trained weights
   bayescaffe train solver.prototxt --gpu 0,1          on two GPUs
-  bayescaffe train solver.prototxt --quiet --json     for programs
+  bayescaffe train solver.prototxt --quiet --json     print JSON only
 
 exit codes: 0 trained, 1 failed or diverged, 2 wrong usage, 130 interrupted"""
 
@@ -38,7 +38,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser = subparsers.add_parser(
         "train",
         parents=[common],
-        help="train a net, watch it, resume it",
+        help="train a net, or resume a training",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,32 +47,32 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the newest good snapshot; start from scratch if there is none",
+        help="continue from the newest good snapshot, or start from scratch if there is none",
     )
     parser.add_argument(
         "--weights",
         type=Path,
         metavar="CAFFEMODEL",
-        help="start from these weights, of a Bayesian net or of its stock twin",
+        help="start from these weights of the Bayesian net or of the stock net",
     )
     parser.add_argument(
         "--test-draws",
         type=count,
         metavar="N",
-        help="at each test, also average the predictions of N draws and test that mean "
-        "(default: `test_draws` of the solver, else none)",
+        help="at each test, also test the mean prediction of N draws "
+        "(default: `test_draws` of the solver, if set)",
     )
     parser.add_argument(
         "--gpu",
         type=indices,
         metavar="N,…",
-        help="compute on this GPU, on these, or on all of them (default: on the CPU)",
+        help="the GPUs to use, such as 0 or 0,1, or `all` (default: `solver_mode` of the solver)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="where train.log and curve.csv go (default: beside the snapshots)",
+        help="the folder of train.log and curve.csv (default: that of the snapshots)",
     )
     parser.set_defaults(run=_run)
 

@@ -1,1 +1,1 @@
-"""Training. A solver prototxt comes in; a caffemodel, a log and a learning curve go out."""
+"""Training. In: a solver prototxt. Out: a caffemodel, a log and a learning curve."""

@@ -1,6 +1,6 @@
-"""What `caffe train` writes to its log, as numbers.
+"""The log of `caffe train` as numbers: a learning curve, snapshots, errors.
 
-One parser reads the log while a training runs and afterwards, and plain `caffe train`'s as well.
+The same parser reads a log while the training runs and afterwards.
 """
 
 import csv
@@ -27,15 +27,15 @@ COLUMNS = (
     "mean_test_loss",
     "mean_test_error",
 )
-"""The columns of every curve; a Bayesian net's has `tau:LAYER` and `tau_b:LAYER` behind them.
+"""The columns of every curve. Bayesian nets add `tau:LAYER` and `tau_b:LAYER` after them.
 
-loss is the training loss, averaged as the solver was told; kl is KL(q || p) of the whole net in
-nats, kl_term what it adds to the objective; test_* are of one draw, mean_test_* of the mean
-prediction of several."""
+loss is the training loss, averaged over `average_loss` iterations; kl is KL(q || p) of the whole
+net in nats, and kl_term is its share of the objective; test_* belong to one draw, mean_test_* to
+the mean prediction of several draws."""
 
 RESUMED = "# bayescaffe train: resumed from {path} at iteration {iteration}"
 
-# I20261116 07:59:35.963258 18020 solver.cpp:241] message; older versions of glog leave out the year
+# I20261116 07:59:35.963258 18020 solver.cpp:241] message
 _LINE = re.compile(r"[IWEF](\d{4}|\d{8}) (\d\d:\d\d:\d\d\.\d{6}) +\d+ [^\s\]]+:\d+\] (.*)")
 _RESUMED = re.compile(r"# bayescaffe train: resumed from .* at iteration (\d+)")
 _ITERATION = re.compile(r"Iteration (\d+)[ ,]")
@@ -55,19 +55,19 @@ _TOP_FIVE = re.compile(r"top.?5", re.IGNORECASE)
 class LogParser:
     """Turns the lines of a log, given one by one, into the rows of a curve.
 
-    A row has the columns that were measured at one iteration; where a log goes back, as that of a
-    resumed training does, the rows from there on are dropped.
+    A row has the columns that were measured at one iteration. A resumed training repeats
+    iterations; the rows of the earlier run from there on are dropped.
     """
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
         self.draws: int | None = None
-        """How many draws the mean_test_* columns are the mean of."""
+        """The number of draws behind the mean_test_* columns."""
         self.models: list[Path] = []
         self.states: list[Path] = []
         """The caffemodels and solver states that the latest run wrote, the newest last."""
         self.errors: list[str] = []
-        """What the latest run said of its failure."""
+        """The error message of the latest run, line by line."""
         self._row: dict[str, float] = {}
         self._completed: list[dict[str, float]] = []
         self._latest: dict[str, float] = {}
@@ -95,12 +95,12 @@ class LogParser:
         elif found := _LINE.fullmatch(line):
             date, clock, message = found.groups()
             self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
-        elif self.errors or _ERROR.match(line):  # which may have several lines
+        elif self.errors or _ERROR.match(line):  # a message may have several lines
             self.errors.append(line)
         return self._completed
 
     def end(self) -> list[dict[str, float]]:
-        """The log ends here; return the row that was not known to be complete."""
+        """Tell that the log ends here; return the row that this completes."""
         self._completed = []
         self._complete()
         return self._completed
@@ -141,7 +141,7 @@ class LogParser:
             row["loss"] = float(found[1])
         elif found := _LR.fullmatch(message):
             row["lr"] = float(found[1])
-            self._complete()  # nothing more is said of an iteration
+            self._complete()  # the last line of an iteration
         elif found := _TESTING.fullmatch(message):
             self._is_first_test = found[1] == "0"
         elif found := _KL.fullmatch(message):
@@ -181,7 +181,7 @@ def parse_log(path: str | os.PathLike) -> dict[str, np.ndarray]:
             parser.feed(line)
     parser.end()
     if not parser.rows:
-        raise BayesCaffeError(f"{path}: no line tells of an iteration; is it a log of caffe train?")
+        raise BayesCaffeError(f"{path}: found no iteration; is it a log of caffe train?")
     names = columns(parser.rows)
     return {
         name: np.array([row.get(name, math.nan) for row in parser.rows], float) for name in names
@@ -211,7 +211,7 @@ def columns(rows: Iterable[dict[str, float]]) -> list[str]:
 
 
 class CurveWriter:
-    """Keeps a curve.csv up to date with the rows of a parser, each as soon as it is known."""
+    """Writes the rows of a parser to curve.csv, each as soon as it is complete."""
 
     def __init__(self, path: Path, rows: list[dict[str, float]]) -> None:
         self._path = path
@@ -219,7 +219,7 @@ class CurveWriter:
         self._rewrite()
 
     def add(self, row: dict[str, float]) -> None:
-        """Write a row that the rows end with."""
+        """Write `row`, which is the last of the parser's rows."""
         if set(row) <= set(self._header):
             with self._path.open("a", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerow(self._cells(row))
@@ -240,6 +240,6 @@ class CurveWriter:
 
 
 def _iso(date: str) -> str:
-    # A leap year, for the logs that do not tell.
+    # Older versions of glog leave out the year; 2000 has every date.
     date = date if len(date) == 8 else "2000" + date
     return f"{date[:4]}-{date[4:6]}-{date[6:]}"

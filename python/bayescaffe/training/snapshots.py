@@ -1,4 +1,4 @@
-"""The snapshots that `caffe train` leaves: where they are, and whether they are whole."""
+"""Finds the snapshots of `caffe train` and checks that they are complete."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from bayescaffe.net.messages import read_state, read_weights
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state that a training can go on from."""
+    """A solver state that a training can resume from, and its weights."""
 
     iteration: int
     state: Path
@@ -23,7 +23,7 @@ class Snapshot:
 
 
 def snapshot_prefix(solver_path: str | os.PathLike, solver) -> Path:
-    """What the names of the solver's snapshots begin with, as Caffe has it."""
+    """The start of the names of the solver's snapshots, by Caffe's rule."""
     path = Path(solver_path)
     if not solver.HasField("snapshot_prefix"):
         return path.with_suffix("")
@@ -34,8 +34,8 @@ def snapshot_prefix(solver_path: str | os.PathLike, solver) -> Path:
 def list_states(prefix: Path) -> list[Path]:
     """All solver states with this prefix, the newest first.
 
-    The newest is the one written last: where a training was started anew, older states of later
-    iterations may still be there.
+    The newest is the one written last: if a training was started again, states of later iterations
+    may remain from before.
     """
     if not prefix.parent.is_dir():
         return []
@@ -46,7 +46,7 @@ def list_states(prefix: Path) -> list[Path]:
 
 
 def newest_snapshot(prefix: Path, skipped: Callable[[str], None]) -> Snapshot | None:
-    """The newest good snapshot; `skipped` is told of each newer one why it is none."""
+    """The newest good snapshot. `skipped` is called with the fault of each newer one."""
     for path in list_states(prefix):
         try:
             return read_snapshot(path)
@@ -65,13 +65,13 @@ def read_snapshot(state: Path) -> Snapshot:
         return Snapshot(iteration, state, model)
     message = read_state(state)
     model = Path(message.learned_net)
-    # The blobs that the solver has a history of are among the net's. (Adam and others have two
-    # of each.) So a file that was cut between two layers is found out, too.
+    # The solver has a history of each learned blob (Adam has two), so a caffemodel that was cut
+    # off between two layers is noticed, too.
     layers = read_weights(model)
     blobs = Counter(blob.shape for layer in layers for blob in layer.blobs)
     histories = Counter(tuple(blob.shape.dim) for blob in message.history)
     if any(count > 2 * blobs[shape] for shape, count in histories.items()):
-        raise BayesCaffeError(f"{model}: not all the layers that {state.name} knows are in it")
+        raise BayesCaffeError(f"{model}: it lacks layers that {state.name} has")
     for layer in layers:
         if not all(np.isfinite(blob).all() for blob in layer.blobs):
             raise BayesCaffeError(f"{model}: the weights of layer '{layer.name}' are not finite")
