@@ -45,7 +45,8 @@ make_base() {
   echo 'user ALL=(ALL) NOPASSWD: ALL' > "$base/etc/sudoers.d/user"
 }
 
-# Runs a command as the user of a system. Its mounts and processes end with it.
+# Runs a command as the user of a system. Its mounts and processes end with it. The first process of a
+# namespace only heeds signals that it traps, and unshare heeds none.
 as_user() {
   local root=$1 command=$2
   # shellcheck disable=SC2016  # variables of the inner shell
@@ -53,7 +54,9 @@ as_user() {
     mount -t proc proc "$1/proc"
     mount --rbind /sys "$1/sys"
     mount --rbind /dev "$1/dev"
-    exec chroot "$1" su --login user --command "$2"' bash "$root" "$command"
+    trap "exit 130" INT
+    chroot "$1" su --login user --command "$2" &
+    wait $!' bash "$root" "$command"
 }
 
 try() {
