@@ -89,7 +89,7 @@ def main() -> None:
         for compiler in compilers():
             messages = pool.map(compile_one, repeat(compiler), files, files.values())
             complaints = [message for message in messages if message]
-            print(f"compilers: {compiler}: {len(files)} files, {len(complaints)} with warnings or errors")
+            print(f"compilers: {compiler}: {len(files)} files, {len(complaints)} with messages")
             print("".join(complaints), end="", file=sys.stderr)
             failed = failed or bool(complaints)
     sys.exit(failed)
