@@ -61,7 +61,32 @@ _MEMBERS = {
 }
 _HOMES = {name: module for module, names in _MEMBERS.items() for name in names}
 _MODULES = {"data": "data", "plots": "reporting.plots", "stats": "stats"}
-__all__ = ["__version__", *_HOMES, *_MODULES]
+# Written out, since type checkers do not compute it.
+__all__ = [
+    "Analysis",
+    "BayesCaffeError",
+    "Draws",
+    "Images",
+    "LayerPosterior",
+    "Model",
+    "Prediction",
+    "Rule",
+    "__version__",
+    "analyze",
+    "data",
+    "inspect",
+    "load_draws",
+    "open_images",
+    "plots",
+    "predict",
+    "read_curve",
+    "reduce_net",
+    "report",
+    "sample",
+    "save_draws",
+    "stats",
+    "train",
+]
 
 
 def __getattr__(name: str):
