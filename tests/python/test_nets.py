@@ -258,7 +258,7 @@ def test_the_shape_of_images_must_be_known(tmp_path, digits, trained, images):
 def test_wrong_passes_and_seeds_are_refused(trained, images):
     model = Model(*trained)
     for draws in (0, -1, []):
-        with pytest.raises(BayesCaffeError, match="passes: at least one is needed"):
+        with pytest.raises(BayesCaffeError, match="but at least one draw is needed"):
             model.sample(images, draws)
     for seed in (-1, 2**32):
         with pytest.raises(BayesCaffeError, match=f"seed {seed} is not within"):

@@ -145,7 +145,7 @@ def test_a_net_that_is_not_random_needs_one_pass(tmp_path, digits, pixels, caplo
 def test_too_few_passes_are_said(trained, pixels, caplog):
     predict(Model(*trained), pixels, 5)
     assert "5 draws are too few for intervals at level 0.95" in caplog.text
-    with pytest.raises(BayesCaffeError, match="0 passes: at least one is needed"):
+    with pytest.raises(BayesCaffeError, match="passes: 0, but at least one draw is needed"):
         predict(Model(*trained), pixels, 0)
     with pytest.raises(BayesCaffeError, match="level 95 of a credible interval is not between"):
         predict(Model(*trained), pixels, 5, level=95)

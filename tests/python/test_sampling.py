@@ -194,7 +194,7 @@ def test_a_net_that_is_not_random_says_so(tmp_path, digits, out, caplog):
     caplog.set_level("INFO", "bayescaffe")
     trained = save_weights(tmp_path, small_net(digits, None, DROPOUT))
     draws = sample(Model(*trained), passes=2, out=out)
-    assert "no layer is random, so all passes are equal" in caplog.text
+    assert "no layer is random, so all draws are equal" in caplog.text
     assert np.array_equal(draws.probabilities[0], draws.probabilities[1])
     assert draws.meta["is_random"] is False
     draws = sample(Model(*trained, mc_dropout=True), passes=2, out=out)
@@ -203,7 +203,7 @@ def test_a_net_that_is_not_random_says_so(tmp_path, digits, out, caplog):
 
 @pytest.mark.parametrize("passes", [0, -3])
 def test_no_passes_are_refused(trained, out, passes, capsys):
-    with pytest.raises(BayesCaffeError, match=f"{passes} passes: at least one is needed"):
+    with pytest.raises(BayesCaffeError, match=f"passes: {passes}, but at least one draw is needed"):
         sample(Model(*trained), passes=passes, out=out)
     with pytest.raises(SystemExit):
         cli.main(["sample", *map(str, trained), "--passes", str(passes)])
@@ -349,7 +349,7 @@ def test_the_command_prints_json(trained, images, out, tmp_path, capsys, monkeyp
     assert result.pop("seconds") > 0
     assert result == {
         "out": "net.draws.npz",
-        "passes": 100,
+        "draws": 100,
         "images": 100,
         "classes": 4,
         "seed": 1,

@@ -99,7 +99,7 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
     seconds = draws.meta["seconds"]
     result = {
         "out": str(out),
-        "passes": count,
+        "draws": count,
         "images": images,
         "classes": classes,
         "seed": args.seed,

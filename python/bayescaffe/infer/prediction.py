@@ -37,16 +37,16 @@ File = str | os.PathLike | bytes
 
 @dataclass(frozen=True)
 class Rule:
-    """When to accept a prediction, to repeat it with another picture, or to ask a person.
+    """When to accept a prediction, when to repeat it with another picture, when to ask a person.
 
-    accept    if the class's interval overlaps that of no other class, and its lower end is not
-              below `accept_above`: the draws agree.
-    escalate  if not accepted and the mean probability is below `escalate_below`: no class
-              stands out, and another picture of the same is not likely to help.
-    repeat    else: one class leads, but the draws differ; another picture may settle it.
+    accept    the class's interval overlaps that of no other class, and its lower end is not below
+              `accept_above`: the draws agree.
+    escalate  otherwise, if the mean probability is below `escalate_below`: no class stands out,
+              and another picture is not likely to help.
+    repeat    otherwise: one class leads, but the draws differ; another picture may settle it.
 
-    With the default of 0.5 for both, an accepted class is more probable than all others together
-    within the whole interval, and a class that is not even so on average is escalated.
+    The default is 0.5 for both. So an accepted class is more probable than all others together,
+    within the whole interval; a class that is not so even on average is escalated.
     """
 
     accept_above: float = 0.5
@@ -66,10 +66,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the draws of a net say about one image."""
+    """The predicted class of one image, its uncertainty and a decision."""
 
     image: str
-    """The file's name."""
+    """The name of the file."""
     label: int
     """The class of the largest mean probability."""
     class_name: str | None
@@ -139,7 +139,7 @@ def predict(
         return []
     source.fit(model.image_shape)
     rule = rule or Rule()
-    predictions = []
+    predictions: list[Prediction] = []
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
     with ProgressBar(len(source), "predicting", show=progress, delay=1) as bar:
         for indices, pixels in _chunks(source, max(1, CHUNK_BYTES // (4 * values)), fail):

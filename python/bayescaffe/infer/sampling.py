@@ -70,7 +70,7 @@ def sample(
         source = open_source(model.test_images)
     source.fit(model.image_shape)
     if passes > 1 and not model.is_random:
-        log.info("%s: no layer is random, so all passes are equal and one would do", model.path)
+        log.info("%s: no layer is random, so all draws are equal and one is enough", model.path)
 
     meta = _meta(model, source, passes, class_names)
     run = _Run(model, source, passes, progress)

@@ -5,6 +5,7 @@ It is made from a prototxt for training or for deployment. These functions take 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.net.layer_kinds import data_tops, is_bayesian
@@ -20,9 +21,9 @@ BATCH_FIELDS = ("data_param", "image_data_param", "memory_data_param", "hdf5_dat
 class InferenceNet:
     """A net for inference; its layers have their names, so its draws are the original's."""
 
-    net: object
+    net: Any
     """The `NetParameter`; the shape of its one input is not set yet."""
-    source: object
+    source: Any
     """The `LayerParameter` of the data layer whose place the input has taken."""
     declared_shape: tuple[int, ...] | None
     """Shape of one image before it is transformed, if the source tells it."""
