@@ -1,11 +1,11 @@
-# Functions for scripts that try the project on a fresh system: docker/test.sh, scripts/systems_test.sh.
-# They set `name`, which messages start with.
+# Functions for the scripts that test the project on a fresh system: docker/test.sh, scripts/systems_test.sh.
+# The scripts set `name`, the prefix of all messages.
 # shellcheck shell=bash disable=SC2154
 
 say() { printf '\n%s: %s\n' "$name" "$*"; }
 fail() { printf '%s: %s\n' "$name" "$*" >&2; exit 1; }
 
-# Installs those of the programs that are missing; each is in the package of its name.
+# Installs missing programs. Each is in the package of the same name.
 install_programs() {
   local program missing=()
   for program in "$@"; do
@@ -17,8 +17,8 @@ install_programs() {
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" > /dev/null
 }
 
-# bootstrap SUITE DIRECTORY [PACKAGE…]: a minimal Debian from the mirror that this machine's apt uses,
-# or a minimal Ubuntu from the mirror that debootstrap knows.
+# bootstrap SUITE DIRECTORY [PACKAGE…]: makes a minimal Debian from the mirror that this machine's apt uses,
+# or a minimal Ubuntu from debootstrap's default mirror.
 bootstrap() {
   local suite=$1 directory=$2 script=/usr/share/debootstrap/scripts/$1 options=() mirror=()
   shift 2
@@ -39,7 +39,7 @@ bootstrap() {
   rm "$directory.log"
 }
 
-# A pip.conf by which another system reaches the package index of this machine; empty if it needs none.
+# Prints a pip.conf with this machine's package index, for another system; nothing if pip uses its default.
 pip_settings() {
   local settings
   settings=$(.venv/bin/pip config list | sed -nE "s/^[^=]*\.(index-url|trusted-host|proxy)='(.*)'/\1 = \2/p")

@@ -53,8 +53,8 @@ def our_files(build: Path) -> dict[Path, list[str]]:
 
 def flags(command: list[str]) -> list[str]:
     """What the build passes to its compiler, except names of files and the optimisation level."""
-    # -isystem, for Caffe's headers are not ours to mend. It also has links to ours, which -I finds
-    # first.
+    # -isystem, because warnings of Caffe's headers do not count. Its folder also has links to our
+    # headers; -I finds ours first.
     kept = ["-Wall", "-Wextra", "-Werror", f"-I{ROOT}/caffe_bayes/include", f"-I{ROOT}/caffe_bayes"]
     for i, argument in enumerate(command):
         if argument.startswith("-I"):
@@ -67,7 +67,7 @@ def flags(command: list[str]) -> list[str]:
 
 
 def compile_one(compiler: str, source: Path, arguments: list[str]) -> str:
-    """What the compiler has to say; nothing if all is well."""
+    """The compiler's messages; empty if there are none."""
     to_code = ROOT / "caffe_bayes" in source.parents
     with tempfile.TemporaryDirectory() as folder:
         how = ["-O1", "-c", "-o", f"{folder}/out.o"] if to_code else ["-fsyntax-only"]
@@ -83,13 +83,13 @@ def main() -> None:
     build = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build").resolve()
     files = our_files(build)
     if not files:
-        sys.exit(f"compilers: {build} compiles none of our files")
+        sys.exit(f"compilers: the build in {build} compiles none of our files")
     failed = False
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for compiler in compilers():
             messages = pool.map(compile_one, repeat(compiler), files, files.values())
             complaints = [message for message in messages if message]
-            print(f"compilers: {compiler}: {len(files)} files, {len(complaints)} with complaints")
+            print(f"compilers: {compiler}: {len(files)} files, {len(complaints)} with messages")
             print("".join(complaints), end="", file=sys.stderr)
             failed = failed or bool(complaints)
     sys.exit(failed)

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs `make test` and `make demo`, each as the first command on a fresh minimal system that has nothing
-# but git, make, ca-certificates and sudo, as an unprivileged user, in a folder whose path has odd characters.
+# Runs `make test` and `make demo`, each as the first command on a fresh minimal system: one that has only
+# git, make, ca-certificates and sudo, with an unprivileged user and a clone whose path contains spaces.
 #
-#   scripts/systems_test.sh [SUITE…]    Debian's bookworm and trixie by default; `make systems-test` runs it
+#   scripts/systems_test.sh [SUITE…]    default: bookworm trixie (Debian 12 and 13); `make systems-test` runs it
 #
-#   ROOTS      where systems are made, by default /var/tmp/bayescaffe-systems (2 GB each); SUITE.base is kept
-#   TARGETS    what to make, each on a system of its own; "test demo" by default
+#   ROOTS      where systems are made; default: /var/tmp/bayescaffe-systems (2 GB each). SUITE.base is kept
+#   TARGETS    the targets to make, each on its own system; default: "test demo"
 #   FOLDER     the folder of the clone, below the user's home
 #   CACHE      a folder that becomes the user's ~/.cache, for what the network lacks
-#   MASK       the user's umask
+#   MASK       the user's umask; default: 022
 #
-# Takes the last commit; changes that are not committed are left out. Needs root or sudo, Debian or Ubuntu
-# and .venv. A suite of Ubuntu (jammy) needs the package ubuntu-keyring.
-# Exit codes: 0 all is well, 1 with the reason on standard error; the system that failed is left in place.
+# Tests the last commit, without uncommitted changes. Needs root or sudo, Debian or Ubuntu, and .venv. A suite
+# of Ubuntu, such as jammy, needs the package ubuntu-keyring.
+# Exit codes: 0 success; 1 failure, with the reason on standard error. A system that failed is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ folder=${FOLDER:-my projects/bayes caffe}
 mkdir -p "$roots" build
 install_programs debootstrap
 
-# The system before the user types anything. It reaches what this machine reaches.
+# Makes the system as a new user finds it, with this machine's certificates and package index.
 make_base() {
   local suite=$1 base=$2
   say "making $base with debootstrap"
@@ -45,8 +45,8 @@ make_base() {
   echo 'user ALL=(ALL) NOPASSWD: ALL' > "$base/etc/sudoers.d/user"
 }
 
-# Runs a command as the user of a system. Its mounts and processes end with it. The first process of a
-# namespace only heeds signals that it traps, and unshare heeds none.
+# Runs a command as the user of a system. The mounts and processes end with the command. The first
+# process of a namespace receives only the signals that it traps, and unshare passes none on.
 as_user() {
   local root=$1 command=$2
   # shellcheck disable=SC2016  # variables of the inner shell
@@ -70,7 +70,7 @@ try() {
   [ -z "${CACHE:-}" ] || cp -rT "$CACHE" "$home/.cache"
   chroot "$root" chown -R user: /home/user
   as_user "$root" "umask ${MASK:-022} && cd $(printf %q "$folder") && make $target" > "$log" 2>&1 ||
-    { tail -20 "$log" >&2; fail "$suite: make $target fails; log: $log, system: $root"; }
+    { tail -20 "$log" >&2; fail "$suite: make $target failed; log: $log, system: $root"; }
   tail -3 "$log"
   echo "$((SECONDS - start)) s; log: $log"
   rm -rf --one-file-system "$root"
@@ -82,4 +82,4 @@ for suite in "${suites[@]}"; do
     try "$suite" "$target"
   done
 done
-say "all is well"
+say "all tests passed"

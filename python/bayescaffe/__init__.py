@@ -11,8 +11,17 @@ Its rooms, in the order of the data's way; a room imports only from those before
     reporting   draws and analysis -> figures, page
     cli         the command `bayescaffe`
 
-Each command is a function or a module of this package: `bayescaffe.sample(...)`,
-`bayescaffe.data.prepare(...)`. Modules are imported when they are first used.
+Each command is also a function:
+
+    bayescaffe data       data.prepare("mnist", "data/mnist"), data.prepare_idx("idx", "out")
+    bayescaffe train      train("solver.prototxt")
+    bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100)
+    bayescaffe analyze    analyze(draws)
+    bayescaffe predict    predict(model, ["digit.png"])
+    bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
+    bayescaffe report     report("report.html", draws, analysis)
+
+Modules are imported when they are first used.
 """
 
 import importlib
@@ -21,8 +30,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bayescaffe import data, stats
     from bayescaffe.common.errors import BayesCaffeError
-    from bayescaffe.data.images import open_images
-    from bayescaffe.infer.prediction import Prediction, Rule, predict, predict_with
+    from bayescaffe.data.images import Images, open_images
+    from bayescaffe.infer.prediction import Prediction, Rule, predict
     from bayescaffe.infer.sampling import sample
     from bayescaffe.net.model import Model
     from bayescaffe.net.posterior import LayerPosterior, inspect
@@ -38,8 +47,8 @@ __version__ = "0.2.0"
 
 _MEMBERS = {
     "common.errors": ["BayesCaffeError"],
-    "data.images": ["open_images"],
-    "infer.prediction": ["Prediction", "Rule", "predict", "predict_with"],
+    "data.images": ["Images", "open_images"],
+    "infer.prediction": ["Prediction", "Rule", "predict"],
     "infer.sampling": ["sample"],
     "net.model": ["Model"],
     "net.posterior": ["LayerPosterior", "inspect"],
@@ -52,7 +61,32 @@ _MEMBERS = {
 }
 _HOMES = {name: module for module, names in _MEMBERS.items() for name in names}
 _MODULES = {"data": "data", "plots": "reporting.plots", "stats": "stats"}
-__all__ = ["__version__", *_HOMES, *_MODULES]
+# Written out, since type checkers do not compute it.
+__all__ = [
+    "Analysis",
+    "BayesCaffeError",
+    "Draws",
+    "Images",
+    "LayerPosterior",
+    "Model",
+    "Prediction",
+    "Rule",
+    "__version__",
+    "analyze",
+    "data",
+    "inspect",
+    "load_draws",
+    "open_images",
+    "plots",
+    "predict",
+    "read_curve",
+    "reduce_net",
+    "report",
+    "sample",
+    "save_draws",
+    "stats",
+    "train",
+]
 
 
 def __getattr__(name: str):

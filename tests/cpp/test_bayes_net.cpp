@@ -341,7 +341,8 @@ TYPED_TEST(BayesNetTest, MonteCarloGivesWhatForwardGives) {
     vector<Dtype> images(kImages * 50), found(kDraws * kImages * 3);
     for (int i = 0; i < images.size(); ++i) images[i] = (i * 37 % 101) - 50;
     bayes::MonteCarlo<Dtype> monte_carlo(net.get(), "ip");
-    ASSERT_TRUE(monte_carlo.Run({5, 0, 2}, kImages, {{"x", images.data()}}, {},
+    const auto source = [&](int first, int) { return &images[first * 50]; };
+    ASSERT_TRUE(monte_carlo.Run({5, 0, 2}, kImages, {{"x", source}}, {},
                                 found.data(), [](double) { return true; }));
     int k = 0;
     for (int draw : {5, 0, 2}) {

@@ -228,9 +228,9 @@ class NetErrorTest : public CPUDeviceTest<float> {
 
   vector<float> Sample(bayes::MonteCarlo<float>* monte_carlo) {
     vector<float> out(6 * 48 * 5);
-    EXPECT_TRUE(monte_carlo->Run({0, 1, 2, 3, 4, 5}, 48,
-                                 {{"x", images_.data()}}, {}, out.data(),
-                                 [](double) { return true; }));
+    const auto source = [&](int first, int) { return &images_[first * 3]; };
+    EXPECT_TRUE(monte_carlo->Run({0, 1, 2, 3, 4, 5}, 48, {{"x", source}}, {},
+                                 out.data(), [](double) { return true; }));
     return out;
   }
 

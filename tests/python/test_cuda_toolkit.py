@@ -91,7 +91,7 @@ def test_variable_that_names_nothing(script, tmp_path, monkeypatch):
 @pytest.mark.parametrize("version", ["11.8", "14.0"])
 def test_version_that_is_not_supported(script, tmp_path, version):
     install_nvcc(tmp_path / "usr", version)
-    with pytest.raises(script.ToolkitError, match=f"CUDA {version}, but the build needs CUDA 12 or 13"):
+    with pytest.raises(script.ToolkitError, match=f"CUDA {version}, but the build needs"):
         script.find_nvcc()
 
 

@@ -21,7 +21,8 @@ from bayescaffe import __version__, cli
 from bayescaffe.common import files as scratch
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.data import datasets as data
-from bayescaffe.data import lmdb_write, sources
+from bayescaffe.data import lmdb as data_lmdb
+from bayescaffe.data import sources
 
 TRAIN, TEST = 53, 21
 FILES = {
@@ -207,7 +208,7 @@ def test_round_trip(tmp_path, source, arrays):
 
 def test_several_transactions(tmp_path, source, monkeypatch):
     whole = read_lmdb(data.prepare_idx(source, tmp_path / "whole").train)
-    monkeypatch.setattr(lmdb_write, "RECORDS_PER_TRANSACTION", 10)
+    monkeypatch.setattr(data_lmdb, "RECORDS_PER_TRANSACTION", 10)
     pieces = read_lmdb(data.prepare_idx(source, tmp_path / "pieces").train)
     np.testing.assert_array_equal(pieces[0], whole[0])
     np.testing.assert_array_equal(pieces[1], whole[1])
@@ -217,7 +218,7 @@ def test_several_transactions(tmp_path, source, monkeypatch):
 @pytest.mark.parametrize("label", [0, 9, 127, 128, 255])
 def test_datum(shape, label):
     image = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
-    message = lmdb_write.datum(image, label)
+    message = data_lmdb.datum(image, label)
     channels, height, width = shape
     expected = {1: channels, 2: height, 3: width, 4: image.tobytes(), 5: label}
     assert parse_datum(message) == expected
@@ -228,7 +229,7 @@ def test_datum_as_caffe_reads_it():
         pytest.skip("Caffe's Python package is not built")
     caffe_pb2 = pytest.importorskip("caffe.proto.caffe_pb2")
     image = np.random.default_rng(1).integers(0, 256, (3, 4, 300), dtype=np.uint8)
-    datum = caffe_pb2.Datum.FromString(lmdb_write.datum(image, 200))
+    datum = caffe_pb2.Datum.FromString(data_lmdb.datum(image, 200))
     assert (datum.channels, datum.height, datum.width) == (3, 4, 300)
     assert (datum.data, datum.label) == (image.tobytes(), 200)
 
@@ -239,7 +240,7 @@ def test_map_is_large_enough(tmp_path, side):
     for count in (1, 500):
         images = np.full((count, 1, side, side), 7, np.uint8)
         path = tmp_path / str(count)
-        lmdb_write.write_lmdb(path, images, np.zeros(count, np.uint8), range(count), False)
+        data_lmdb.write_lmdb(path, images, np.zeros(count, np.uint8), range(count), False)
         assert len(read_lmdb(path)[0]) == count
 
 
@@ -358,14 +359,14 @@ def test_other_data_is_replaced_only_by_force(tmp_path, source, toy):
 @pytest.fixture
 def interrupt_writing(monkeypatch):
     """Make the 60th image, which is in the second LMDB, raise Ctrl-C's exception."""
-    original, calls = lmdb_write.datum, itertools.count()
+    original, calls = data_lmdb.datum, itertools.count()
 
     def datum(image, label):
         if next(calls) == 60:
             raise KeyboardInterrupt
         return original(image, label)
 
-    return lambda: monkeypatch.setattr(lmdb_write, "datum", datum)
+    return lambda: monkeypatch.setattr(data_lmdb, "datum", datum)
 
 
 def test_interrupt_leaves_nothing(tmp_path, source, interrupt_writing):

@@ -11,13 +11,10 @@ from conftest import write_digits
 from PIL import Image
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe.data.images import (  # noqa: E402
-    ArrayImages,
-    ImageFiles,
-    LmdbImages,
-    decode,
-    open_images,
-)
+from bayescaffe.data.arrays import ArrayImages  # noqa: E402
+from bayescaffe.data.image_files import ImageFiles, decode  # noqa: E402
+from bayescaffe.data.images import open_images  # noqa: E402
+from bayescaffe.data.lmdb import LmdbImages  # noqa: E402
 from caffe.proto import caffe_pb2  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
@@ -56,8 +53,10 @@ def encoded(image, format="PNG", **options):
 
 
 def all_of(source, size=2):
-    chunks = list(source.chunks(size))
-    assert [len(images) for images, _ in chunks[:-1]] == [size] * (len(chunks) - 1)
+    take = source.in_order()
+    sizes = [min(size, len(source) - start) for start in range(0, len(source), size)]
+    chunks = [take(count) for count in sizes]
+    assert [len(images) for images, _ in chunks] == sizes
     images = np.concatenate([images for images, _ in chunks])
     labels = [labels for _, labels in chunks]
     return images, None if labels[0] is None else np.concatenate(labels)
@@ -80,10 +79,10 @@ def test_an_lmdb_is_read_in_order_and_by_index(tmp_path):
 def test_an_lmdb_may_be_open_several_times_and_be_replaced(tmp_path):
     path = write_lmdb(tmp_path / "x", [datum(image) for image in GREY])
     first, second = LmdbImages(path), LmdbImages(path)
-    chunks = first.chunks(1)
-    next(chunks)
+    take = first.in_order()
+    take(1)
     assert np.array_equal(second.read([3]), GREY[[3]])
-    assert np.array_equal(next(chunks)[0], GREY[[1]])
+    assert np.array_equal(take(1)[0], GREY[[1]])
     path.rename(tmp_path / "old")
     write_lmdb(tmp_path / "x", [datum(GREY[4])])
     assert np.array_equal(LmdbImages(path).read([0]), GREY[[4]])

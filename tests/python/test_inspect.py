@@ -60,7 +60,7 @@ def test_a_net_that_is_sure_gets_no_advice(tmp_path, digits, capsys):
     net = make_net(tmp_path, small_net(digits, "kl_weight: 0"))
     net.save(str(tmp_path / "weights"))
     assert main(["inspect", str(tmp_path / "net.prototxt"), str(tmp_path / "weights")]) == 0
-    assert "Every layer whose size is free is sure of its signs" in capsys.readouterr().out
+    assert "Every layer whose size can change is sure of its signs" in capsys.readouterr().out
 
 
 def test_json_is_one_object(files, capsys):

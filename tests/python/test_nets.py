@@ -10,7 +10,7 @@ from conftest import save_weights, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.data.images import LmdbImages  # noqa: E402
+from bayescaffe.data.lmdb import LmdbImages  # noqa: E402
 from bayescaffe.net.inference_net import inference_net  # noqa: E402
 from bayescaffe.net.model import Model  # noqa: E402
 from caffe.proto import caffe_pb2  # noqa: E402
@@ -144,7 +144,7 @@ def test_mc_dropout(tmp_path, digits, images):
     assert model.is_random
     assert np.ptp(model.sample(images, 3), axis=0).max() > 0.01
     other = save_weights(tmp_path, small_net(digits, None))
-    with pytest.raises(BayesCaffeError, match="MC dropout: the net has no Dropout layer"):
+    with pytest.raises(BayesCaffeError, match="--mc-dropout: the net has no Dropout layer"):
         Model(*other, mc_dropout=True)
 
 
@@ -259,7 +259,7 @@ def test_the_shape_of_images_must_be_known(tmp_path, digits, trained, images):
 def test_wrong_passes_and_seeds_are_refused(trained, images):
     model = Model(*trained)
     for draws in (0, -1, []):
-        with pytest.raises(BayesCaffeError, match="passes: at least one is needed"):
+        with pytest.raises(BayesCaffeError, match="but at least one draw is needed"):
             model.sample(images, draws)
     for seed in (-1, 2**32):
         with pytest.raises(BayesCaffeError, match=f"seed {seed} is not within"):
@@ -314,3 +314,24 @@ def test_pycaffe_that_is_not_built_is_a_clear_error(tmp_path):
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "pycaffe cannot be imported (no _caffe.so); `make build` builds it" in done.stderr
+
+
+def test_repr_is_two_lines(tmp_path, digits, trained):
+    assert repr(Model(*trained, seed=7)) == (
+        f"<Model {trained[0]} with {trained[1]}:\n  1x12x12 images, 4 classes, seed 7, random>"
+    )
+    assert "seed 1, not random" in repr(Model(*save_weights(tmp_path, small_net(digits, None))))
+
+
+def test_images_may_come_in_parts(trained, images):
+    model = Model(*trained)
+    asked = []
+
+    def read(first, count):
+        asked.append((first, count))
+        return images[first : first + count]
+
+    assert np.array_equal(model.sample_parts(read, 45, 3), model.sample(images, 3))
+    assert asked == [(0, 45)]
+    with pytest.raises(BayesCaffeError, match="takes images of 1x12x12, not 1x12x11"):
+        model.sample_parts(lambda first, count: images[:count, :, :, 1:], 45, 1)

@@ -12,6 +12,7 @@ def test_every_name_it_lists_is_there():
     for name in bayescaffe.__all__:
         assert getattr(bayescaffe, name) is not None
     assert set(bayescaffe.__all__) == set(dir(bayescaffe))
+    assert set(bayescaffe.__all__) == {"__version__", *bayescaffe._HOMES, *bayescaffe._MODULES}
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         bayescaffe.nonsense  # noqa: B018
 

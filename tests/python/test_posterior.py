@@ -9,12 +9,7 @@ from scipy import stats
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.net.posterior import (  # noqa: E402
-    inspect,
-    kl_divergence,
-    softplus,
-    write_csv,
-)
+from bayescaffe.net.posterior import inspect, write_csv  # noqa: E402
 
 OPTIONS = "kl_weight: 0.5 dataset_size: 330 tau_init: 0.25 bias_tau_init: 0.03"
 
@@ -72,12 +67,21 @@ def test_kl_is_that_of_the_layers_own_kl_top(tmp_path, digits):
     assert layers[1].tau == pytest.approx(4.54e-5)
 
 
-def test_kl_is_zero_where_posterior_and_prior_agree_and_that_of_an_integral():
-    assert kl_divergence(np.full(7, -2.0), 0.5, -2.0, 1.0) == pytest.approx(0, abs=1e-12)
+def delta_of(tau):
+    return np.log(np.expm1(tau))
+
+
+def test_kl_is_zero_where_posterior_and_prior_agree_and_that_of_an_integral(tmp_path, digits):
+    def kl(m, tau, prior_mean, prior_std):
+        prior = f"prior_mean: {prior_mean} prior_std: {prior_std} kl_weight: 0"
+        net = saved(tmp_path, without_bias(small_net(digits, prior)), out0=m, out1=delta_of(tau))
+        return inspect(*net)[2].kl / 64
+
+    assert kl(-2.0, 0.5, -2.0, 1.0) == pytest.approx(0, abs=1e-6)
     q, p = stats.norm(0.3, 0.3 * 0.8), stats.norm(-1, 2)
     w = np.linspace(-5, 5, 20001)
     integral = np.trapezoid(q.pdf(w) * (q.logpdf(w) - p.logpdf(w)), w)
-    assert kl_divergence(np.array([0.3]), 0.8, -1, 2) == pytest.approx(integral, rel=1e-6)
+    assert kl(0.3, 0.8, -1, 2) == pytest.approx(integral, rel=1e-6)
 
 
 def test_shared_weights_count_once(tmp_path, digits):
@@ -114,10 +118,36 @@ def test_sign_certainty_is_the_share_of_draws_with_the_means_sign(tmp_path, digi
     assert (weights > 0).mean() == pytest.approx(hidden.sign_certainty, abs=0.03)
 
 
-def test_softplus_in_both_tails():
-    assert softplus(-800) == 0
-    assert softplus(800) == 800
-    assert softplus(np.log(np.e - 1)) == pytest.approx(1)
+def test_tau_is_softplus_in_both_tails(tmp_path, digits):
+    options = "kl_weight: 0 tau_min: 1e-30"
+    net = saved(tmp_path, small_net(digits, options), conv2=-60, hidden2=80, out2=delta_of(1))
+    taus = [layer.tau for layer in inspect(*net)]
+    assert taus == pytest.approx([np.exp(-60), 80, 1], rel=1e-6)
+
+
+def test_every_kind_of_layer_without_its_data(tmp_path, digits):
+    """Options that matter for the shapes of weights and inputs; the net is not built by them."""
+    convolution = "kernel_size: 3 pad: 2 stride: 2 dilation: 2 group: 2"
+    text = f"""
+        input: "x" input_shape {{ dim: 2 dim: 4 dim: 9 dim: 8 }}
+        layer {{ name: "a" type: "BayesConvolution" bottom: "x" top: "a" bayes_param {{ {OPTIONS} }}
+                 convolution_param {{ num_output: 6 {convolution} weight_filler {{ type: "xavier" }}
+                                      bias_term: false }} }}
+        layer {{ name: "b" type: "BayesDeconvolution" bottom: "a" top: "b"
+                 convolution_param {{ num_output: 4 {convolution} weight_filler {{ type: "xavier" }}
+                 }} bayes_param {{ {OPTIONS} }} }}
+        layer {{ name: "c" type: "BayesInnerProduct" bottom: "b" top: "c"
+                 bayes_param {{ {OPTIONS} }}
+                 inner_product_param {{ num_output: 3 axis: 2 transpose: true
+                                        weight_filler {{ type: "xavier" }} }} }}"""
+    net, weights = saved(tmp_path, text)
+    expected = make_net(tmp_path, text, weights=weights).posteriors()
+    found = {layer.name: layer for layer in inspect(net, weights)}
+    assert list(found) == list(expected) == ["a", "b", "c"]
+    for name, layer in found.items():
+        assert layer.kl == expected[name].kl > 0
+        assert layer.penalty == pytest.approx(expected[name].kl_term)
+        assert (layer.tau, layer.tau_bias) == (*expected[name].taus, None)[:2]
 
 
 def test_csv_has_a_line_for_each_layer(tmp_path, digits):

@@ -14,9 +14,9 @@ from PIL import Image
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe import cli  # noqa: E402
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.data.images import LmdbImages  # noqa: E402
+from bayescaffe.data.lmdb import LmdbImages  # noqa: E402
 from bayescaffe.infer import prediction  # noqa: E402
-from bayescaffe.infer.prediction import Rule, predict, predict_with  # noqa: E402
+from bayescaffe.infer.prediction import Rule, predict  # noqa: E402
 from bayescaffe.net.model import Model  # noqa: E402
 
 pytestmark = pytest.mark.engine
@@ -45,7 +45,7 @@ def folder(tmp_path, pixels):
 
 def test_predictions_are_those_of_the_draws(trained, pixels):
     passes = Model(*trained, seed=4).sample(pixels, 60).astype(float)
-    found = predict(*trained, pixels, passes=60, seed=4, level=0.9)
+    found = predict(Model(*trained, seed=4), pixels, passes=60, level=0.9)
     means = passes.mean(axis=0)
     lower, upper = np.quantile(passes, [0.05, 0.95], axis=0)
     assert len(found) == 6
@@ -68,30 +68,37 @@ def test_predictions_are_those_of_the_draws(trained, pixels):
 
 def test_files_folders_contents_and_arrays_give_the_same(trained, folder, pixels):
     model = Model(*trained)
-    expected = [one.probabilities for one in predict_with(model, pixels, 50)]
-    by_folder = predict_with(model, folder, 50)
+    expected = [one.probabilities for one in predict(model, pixels, 50)]
+    by_folder = predict(model, folder, 50)
     assert [one.probabilities for one in by_folder] == expected
     assert [one.image for one in by_folder] == [
         *(f"{folder}/{number}.png" for number in range(5)),
         f"{folder}/sub/5.png",
     ]
     content = (folder / "0.png").read_bytes()
-    mixed = predict_with(model, [folder / "sub", content, str(folder / "3.png")], 50)
+    mixed = predict(model, [folder / "sub", content, str(folder / "3.png")], 50)
     assert_same(
         np.array([one.probabilities for one in mixed]), np.array([expected[i] for i in (5, 0, 3)])
     )
 
 
+def test_a_prototxt_and_its_weights_are_a_model(trained, pixels):
+    expected = predict(Model(*trained), pixels, 50)
+    assert predict(trained[0], pixels, 50, weights=trained[1]) == expected
+    with pytest.raises(BayesCaffeError, match="give the caffemodel too, as weights="):
+        predict(trained[0], pixels, 50)
+
+
 def test_an_inverted_photo_is_the_original_again(trained, folder, pixels):
     Image.fromarray(255 - pixels[0, 0]).convert("RGB").save(folder / "ink.png")
-    inverted = predict(*trained, folder / "ink.png", 50, invert=True)
-    assert inverted[0].probabilities == predict(*trained, pixels[:1], 50)[0].probabilities
+    inverted = predict(Model(*trained), folder / "ink.png", 50, invert=True)
+    assert inverted[0].probabilities == predict(Model(*trained), pixels[:1], 50)[0].probabilities
 
 
 def test_chunks_do_not_matter(trained, pixels, monkeypatch):
-    expected = [one.probability for one in predict(*trained, pixels, 3)]
+    expected = [one.probability for one in predict(Model(*trained), pixels, 3)]
     monkeypatch.setattr(prediction, "CHUNK_BYTES", 2 * 4 * 144)
-    found = [one.probability for one in predict(*trained, pixels, 3)]
+    found = [one.probability for one in predict(Model(*trained), pixels, 3)]
     assert_same(np.array(found), np.array(expected))
 
 
@@ -130,7 +137,7 @@ def test_a_net_that_is_not_random_needs_one_pass(tmp_path, digits, pixels, caplo
 
     monkeypatch.setattr(Model, "sample", spy)
     trained = save_weights(tmp_path, small_net(digits, None))
-    (one,) = predict(*trained, pixels[:1])
+    (one,) = predict(Model(*trained), pixels[:1])
     assert one.lower == one.upper == pytest.approx(one.probability)
     assert (one.certain, one.epistemic) == (True, 0)
     assert asked == [1]
@@ -138,12 +145,12 @@ def test_a_net_that_is_not_random_needs_one_pass(tmp_path, digits, pixels, caplo
 
 
 def test_too_few_passes_are_said(trained, pixels, caplog):
-    predict(*trained, pixels, 5)
+    predict(Model(*trained), pixels, 5)
     assert "5 draws are too few for intervals at level 0.95" in caplog.text
-    with pytest.raises(BayesCaffeError, match="0 passes: at least one is needed"):
-        predict(*trained, pixels, 0)
+    with pytest.raises(BayesCaffeError, match="passes: 0, but at least one draw is needed"):
+        predict(Model(*trained), pixels, 0)
     with pytest.raises(BayesCaffeError, match="level 95 of a credible interval is not between"):
-        predict(*trained, pixels, 5, level=95)
+        predict(Model(*trained), pixels, 5, level=95)
 
 
 def test_a_bad_image_is_told_and_the_others_are_predicted(trained, folder, tmp_path):
@@ -155,7 +162,7 @@ def test_a_bad_image_is_told_and_the_others_are_predicted(trained, folder, tmp_p
         errors[name] = str(error)
 
     images = [folder, folder / "none.png", tmp_path / "empty"]
-    found = predict(*trained, images, 50, on_error=note)
+    found = predict(Model(*trained), images, 50, on_error=note)
     assert [one.image[-5:] for one in found] == ["0.png", "1.png", "3.png", "4.png", "5.png"]
     assert errors == {
         f"{folder}/2.png": f"{folder}/2.png: not an image, or of a format that is not known",
@@ -163,8 +170,8 @@ def test_a_bad_image_is_told_and_the_others_are_predicted(trained, folder, tmp_p
         f"{tmp_path}/empty": f"{tmp_path}/empty: no image files in this folder",
     }
     with pytest.raises(BayesCaffeError, match="2.png: not an image"):
-        predict(*trained, folder, 50)
-    assert predict(*trained, folder / "2.png", 50, on_error=note) == []
+        predict(Model(*trained), folder, 50)
+    assert predict(Model(*trained), folder / "2.png", 50, on_error=note) == []
 
 
 def run(capsys, *arguments):
@@ -181,7 +188,9 @@ def test_the_command_prints_a_table(trained, folder, capsys, tmp_path):
     assert code == 0
     assert lines[0].split("  ")[0] == "image"
     assert "90 % interval" in lines[0]
-    expected = predict(*trained, folder, level=0.9, class_names=["null", "one", "two", "three"])
+    expected = predict(
+        Model(*trained), folder, level=0.9, class_names=["null", "one", "two", "three"]
+    )
     for line, one in zip(lines[1:7], expected, strict=True):
         words = line.split()
         assert words[:3] == [one.image, one.class_name, f"{one.probability:.3f}"]
@@ -207,7 +216,7 @@ def test_the_command_prints_json_and_writes_csv(trained, folder, capsys, tmp_pat
     path = tmp_path / "x.csv"
     code, out, _ = run(capsys, *trained, folder / "0.png", "--json", "--csv", path)
     result = json.loads(out)
-    (expected,) = predict(*trained, folder / "0.png")
+    (expected,) = predict(Model(*trained), folder / "0.png")
     (image,) = result["images"]
     assert code == 0
     assert image["probabilities"] == list(expected.probabilities)
@@ -241,6 +250,6 @@ def test_an_image_comes_from_standard_input(trained, pixels):
     )
     assert done.returncode == 0, done.stderr
     (image,) = json.loads(done.stdout)["images"]
-    (expected,) = predict(*trained, content.getvalue())
+    (expected,) = predict(Model(*trained), content.getvalue())
     assert image["image"] == "-"
     assert image["probability"] == expected.probability

@@ -411,6 +411,38 @@ def test_same_bits_for_any_number_of_threads(tmp_path):
         assert np.ptp(results["1"]) > 0
 
 
+def test_a_function_may_give_the_images_in_parts(tmp_path):
+    """Never more than 64 MB at once, in order, each image once: here 2,048 images a part."""
+    count = 2048 + 5
+    images = np.random.default_rng(2).random((count, 1, 64, 128)).astype(np.float32)
+    net = make_net(
+        tmp_path,
+        f"""layer {{ name: "data" type: "Input" top: "data"
+                     input_param {{ shape {{ dim: {BATCH} dim: 1 dim: 64 dim: 128 }} }} }}
+            layer {{ name: "pool" type: "Pooling" bottom: "data" top: "pool"
+                     pooling_param {{ pool: AVE kernel_size: 64 stride: 64 }} }}
+            layer {{ name: "out" type: "BayesInnerProduct" bottom: "pool" top: "out"
+                     inner_product_param {{ num_output: 3 weight_filler {{ type: "xavier" }} }}
+                     bayes_param {{ {BAYES} }} }}""",
+    )
+    asked = []
+
+    def read(first, size):
+        asked.append((first, size))
+        return images[first : first + size].astype(float)
+
+    found = net.sample(3, read, images=count)
+    assert asked == [(0, 2045), (2045, 8)]  # whole batches
+    assert_same(found, net.sample(3, images))
+    assert_same(found[:, 2040:2050], by_hand(net, 3, images[2040:2050]))
+    with pytest.raises(ValueError, match="images: say how many"):
+        net.sample(3, read)
+    with pytest.raises(ValueError, match="inputs: 'data' gave 1 items, not 2045"):
+        net.sample(3, lambda first, size: images[:1], images=count)
+    with pytest.raises(LookupError, match="no more"):
+        net.sample(3, lambda first, size: (_ for _ in ()).throw(LookupError("no more")), images=5)
+
+
 @pytest.mark.parametrize("name", ["bayesian", "nothing random", "Python layer"])
 def test_progress(tmp_path, name):
     net = make_net(tmp_path, NETS[name])

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from conftest import PLAIN_ENVIRONMENT, save_weights, small_net
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe import __version__, cli  # noqa: E402
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.data.images import LmdbImages  # noqa: E402
-from bayescaffe.infer import sampling  # noqa: E402
+from bayescaffe.data.images import open_images  # noqa: E402
+from bayescaffe.data.lmdb import LmdbImages  # noqa: E402
 from bayescaffe.infer.sampling import sample  # noqa: E402
 from bayescaffe.net.model import Model  # noqa: E402
 from bayescaffe.stats.draws import load_draws  # noqa: E402
@@ -55,9 +56,9 @@ def files(folder):
 
 
 def test_a_draws_file_holds_what_the_model_gives(trained, digits, images, out):
-    draws = sample(*trained, digits / "test_lmdb", passes=3, seed=9, out=out)
+    draws = sample(Model(*trained, seed=9), digits / "test_lmdb", passes=3, out=out)
     assert np.array_equal(draws.probabilities, Model(*trained, seed=9).sample(images, 3))
-    labels = [label for _, chunk in LmdbImages(digits / "test_lmdb").chunks(7) for label in chunk]
+    labels = LmdbImages(digits / "test_lmdb").in_order()(100)[1]
     assert np.array_equal(draws.labels, labels)
     assert draws.meta["seed"] == 9
     assert draws.meta["passes"] == 3
@@ -70,70 +71,141 @@ def test_a_draws_file_holds_what_the_model_gives(trained, digits, images, out):
 
 
 def test_the_nets_own_test_images_are_the_default(trained, digits, out):
-    found = sample(*trained, passes=2, out=out).probabilities
+    found = sample(Model(*trained), passes=2, out=out).probabilities
     other = out.with_name("y.npz")
-    expected = sample(*trained, digits / "test_lmdb", passes=2, out=other).probabilities
+    expected = sample(Model(*trained), digits / "test_lmdb", passes=2, out=other).probabilities
     assert np.array_equal(found, expected)
 
 
-def test_neither_chunks_nor_passes_change_a_draw(trained, out, monkeypatch):
-    whole = sample(*trained, passes=4, out=out).probabilities
-    monkeypatch.setattr(sampling, "CHUNK_BYTES", 33 * 4 * 144)
-    parts = sample(*trained, passes=2, out=out.with_name("y.npz"))
+PART = 2**26 // (4 * 144)
+"""Images of 1 x 12 x 12 that Caffe takes at a time: 64 MB."""
+
+
+def test_neither_parts_nor_passes_change_a_draw(trained, images, out, monkeypatch):
+    """With more images than Caffe takes at a time."""
+    asked = []
+    original = Model.sample_parts
+
+    def counting(self, read, *args, **kwargs):
+        def spy(first, count):
+            asked.append((first, count))
+            return read(first, count)
+
+        return original(self, spy, *args, **kwargs)
+
+    monkeypatch.setattr(Model, "sample_parts", counting)
+    model = Model(*trained)
+    whole = sample(model, passes=4, out=out).probabilities
+    assert asked == [(0, 100)]
+    asked.clear()
+    many = np.tile(images, (1 + PART // 100, 1, 1, 1))
+    truth = np.arange(len(many)) % 4
+    parts = sample(model, many, 2, labels=truth, out=out.with_name("y.npz"))
+    first = PART // 20 * 20  # whole batches
+    assert asked == [(0, first), (first, len(many) - first)]
+    found = parts.probabilities.reshape(2, -1, 100, 4)
     if os.environ.get("BAYESCAFFE_ENGINE", "").lower() == "caffe":  # BLAS sums in its own order
-        assert np.allclose(parts.probabilities, whole[:2], rtol=1e-4, atol=1e-6)
+        assert np.allclose(found, whole[:2, np.newaxis], rtol=1e-4, atol=1e-6)
     else:
-        assert np.array_equal(parts.probabilities, whole[:2])
-    assert np.array_equal(parts.labels, load_draws(out).labels)
+        assert (found == whole[:2, np.newaxis]).all()
+    assert np.array_equal(parts.labels, truth)
 
 
-def test_no_chunk_is_larger_than_it_may_be(trained, out, monkeypatch):
-    counts = []
-    original = Model.sample
+def test_bad_numbers_and_labels_are_found_in_every_part(trained, images, out):
+    many = np.tile(images, (1 + PART // 100, 1, 1, 1)).astype(np.float32)
+    for row in (3, len(many) - 1):
+        pixels = many.copy()
+        pixels[row, 0, 0, 0] = np.nan
+        with pytest.raises(BayesCaffeError, match=f"array: image {row}: has pixels that are no nu"):
+            sample(Model(*trained), pixels, 1, out=out)
+    truth = np.zeros(len(many), int)
+    truth[-2] = 4
+    with pytest.raises(BayesCaffeError, match=f"image {len(many) - 2}: label 4 is not within 0..3"):
+        sample(Model(*trained), many, 1, labels=truth, out=out)
+    assert files(out.parent) == []
 
-    def counting(self, images, *args, **kwargs):
-        counts.append(len(images))
-        return original(self, images, *args, **kwargs)
 
-    monkeypatch.setattr(Model, "sample", counting)
-    monkeypatch.setattr(sampling, "CHUNK_BYTES", 40 * 4 * 144)
-    sample(*trained, passes=1, out=out)
-    assert counts == [40, 40, 20]
+def test_draws_stay_in_memory_without_a_file(trained, out, tmp_path, monkeypatch):
+    monkeypatch.chdir(out.parent)
+    in_memory, in_file = (sample(Model(*trained), passes=3, out=where) for where in (None, out))
+    assert np.array_equal(in_memory.probabilities, in_file.probabilities)
+    assert np.array_equal(in_memory.labels, in_file.labels)
+    changing = {"created", "seconds", "path"}
+    assert in_memory.meta.keys() == in_file.meta.keys() - {"path"}
+    for key in in_memory.meta.keys() - changing:
+        assert in_memory.meta[key] == in_file.meta[key]
+    assert in_memory.meta["seconds"] > 0
+    assert files(out.parent) == [out.name]
+
+
+def test_the_file_is_a_valid_npz_with_checksums(trained, out):
+    draws = sample(Model(*trained), passes=2, out=out)
+    with zipfile.ZipFile(out) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["probabilities.npy", "labels.npy", "meta.npy"]
+        assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+    with np.load(out) as file:
+        assert np.array_equal(file["probabilities"], draws.probabilities)
+
+
+def test_a_prototxt_and_its_weights_are_a_model(trained, images):
+    expected = sample(Model(*trained), images, 2).probabilities
+    found = sample(trained[0], images, 2, weights=str(trained[1])).probabilities
+    assert np.array_equal(found, expected)
+    with pytest.raises(BayesCaffeError, match="net.prototxt: give the caffemodel too, as weights="):
+        sample(trained[0], images, 2)
+    with pytest.raises(BayesCaffeError, match="weights x: the model has its weights already"):
+        sample(Model(*trained), images, 2, weights="x")
+
+
+def test_images_that_are_open_already(trained, digits, images):
+    source = open_images(images, labels=np.arange(100) % 4)
+    draws = sample(Model(*trained), source, 1)
+    assert np.array_equal(draws.labels, np.arange(100) % 4)
+    with pytest.raises(BayesCaffeError, match="invert: these images are open already"):
+        sample(Model(*trained), source, 1, invert=True)
 
 
 def test_arrays_with_and_without_labels(trained, images, out, tmp_path):
     np.save(tmp_path / "x.npy", images[:7, 0])
     np.save(tmp_path / "y.npy", np.arange(7) % 4)
-    draws = sample(*trained, tmp_path / "x.npy", 1, labels=tmp_path / "y.npy", out=out)
+    draws = sample(Model(*trained), tmp_path / "x.npy", 1, labels=tmp_path / "y.npy", out=out)
     assert np.array_equal(draws.labels, np.arange(7) % 4)
     assert np.array_equal(draws.probabilities, Model(*trained).sample(images[:7], 1))
-    assert sample(*trained, images[:7], 1, out=out).labels is None
+    assert sample(Model(*trained), images[:7], 1, out=out).labels is None
 
 
 def test_a_net_whose_data_is_elsewhere_takes_the_shape_of_what_it_is_given(
     trained, digits, images, out
 ):
     trained[0].write_text(trained[0].read_text().replace(str(digits), "/nowhere"))
-    assert sample(*trained, images, 1, out=out).probabilities.shape == (1, 100, 4)
+    net, weights = trained
+    assert sample(net, images, 1, weights=weights, out=out).probabilities.shape == (1, 100, 4)
     with pytest.raises(BayesCaffeError, match="size of its images is not known"):
-        sample(*trained, passes=1, out=out)
+        sample(net, passes=1, weights=weights, out=out)
+    model = Model(net, weights, image_shape=(1, 12, 12))
+    with pytest.raises(BayesCaffeError, match="the LMDB /nowhere/test_lmdb is not there; name the"):
+        sample(model, passes=1, out=out)
+    np.save(out.parent / "x.npy", images)
+    command = ["sample", str(net), str(weights), "--data", str(out.parent / "x.npy")]
+    assert cli.main([*command, "--passes", "1", "--out", str(out)]) == 0
 
 
 def test_a_net_that_is_not_random_says_so(tmp_path, digits, out, caplog):
     caplog.set_level("INFO", "bayescaffe")
     trained = save_weights(tmp_path, small_net(digits, None, DROPOUT))
-    draws = sample(*trained, passes=2, out=out)
-    assert "no layer is random, so all passes are equal" in caplog.text
+    draws = sample(Model(*trained), passes=2, out=out)
+    assert "no layer is random, so all draws are equal" in caplog.text
     assert np.array_equal(draws.probabilities[0], draws.probabilities[1])
     assert draws.meta["is_random"] is False
-    draws = sample(*trained, passes=2, out=out, mc_dropout=True)
+    draws = sample(Model(*trained, mc_dropout=True), passes=2, out=out)
     assert not np.array_equal(draws.probabilities[0], draws.probabilities[1])
 
 
 @pytest.mark.parametrize("passes", [0, -3])
 def test_no_passes_are_refused(trained, out, passes, capsys):
-    with pytest.raises(BayesCaffeError, match=f"{passes} passes: at least one is needed"):
-        sample(*trained, passes=passes, out=out)
+    with pytest.raises(BayesCaffeError, match=f"passes: {passes}, but at least one draw is needed"):
+        sample(Model(*trained), passes=passes, out=out)
     with pytest.raises(SystemExit):
         cli.main(["sample", *map(str, trained), "--passes", str(passes)])
     assert f"argument --passes: {passes} is not 1 or more" in capsys.readouterr().err
@@ -146,9 +218,9 @@ def test_labels_outside_of_the_classes_are_refused(tmp_path, digits, images, out
     text = text.replace("weight_fi {", "weight_filler {")
     trained = save_weights(tmp_path, text)
     with pytest.raises(BayesCaffeError, match=r"test_lmdb: record \d+: label 3 is not within 0..2"):
-        sample(*trained, passes=1, out=out)
+        sample(Model(*trained), passes=1, out=out)
     with pytest.raises(BayesCaffeError, match="array: image 1: label -1 is not within 0..2"):
-        sample(*trained, images[:2], 1, labels=np.array([2, -1]), out=out)
+        sample(Model(*trained), images[:2], 1, labels=np.array([2, -1]), out=out)
     assert files(out.parent) == []
 
 
@@ -156,7 +228,7 @@ def test_what_is_no_number_is_refused(tmp_path, digits, trained, images, out):
     pixels = images[:5].astype(np.float32)
     pixels[3, 0, 0, 0] = np.nan
     with pytest.raises(BayesCaffeError, match="array: image 3: has pixels that are no numbers"):
-        sample(*trained, pixels, 2, out=out)
+        sample(Model(*trained), pixels, 2, out=out)
 
     def enlarge(net):
         for name in ("conv", "hidden", "out"):
@@ -164,31 +236,27 @@ def test_what_is_no_number_is_refused(tmp_path, digits, trained, images, out):
 
     large = save_weights(tmp_path, small_net(digits, BAYES), enlarge)
     with pytest.raises(BayesCaffeError, match="test_lmdb: record 0: the net gives a .* in draw 0"):
-        sample(*large, passes=2, out=out)
+        sample(Model(*large), passes=2, out=out)
     assert files(out.parent) == []
 
 
 def test_images_of_another_shape_are_refused(trained, images, out):
     with pytest.raises(BayesCaffeError, match="images are 1x11x12, but the net takes 1x12x12"):
-        sample(*trained, images[:, :, 1:], 1, out=out)
+        sample(Model(*trained), images[:, :, 1:], 1, out=out)
     with pytest.raises(BayesCaffeError, match="put the channels before height and width"):
-        sample(*trained, images.transpose(0, 2, 3, 1), 1, out=out)
+        sample(Model(*trained), images.transpose(0, 2, 3, 1), 1, out=out)
 
 
 def test_class_names_must_be_as_many_as_classes(trained, out):
     with pytest.raises(BayesCaffeError, match="3 class names for 4 classes"):
-        sample(*trained, passes=1, out=out, class_names=list("abc"))
-    assert sample(*trained, passes=1, out=out, class_names=list("abcd")).meta["class_names"] == [
-        "a",
-        "b",
-        "c",
-        "d",
-    ]
+        sample(Model(*trained), passes=1, out=out, class_names=list("abc"))
+    draws = sample(Model(*trained), passes=1, out=out, class_names=list("abcd"))
+    assert draws.meta["class_names"] == ["a", "b", "c", "d"]
 
 
 def test_a_folder_that_is_not_there(trained, tmp_path):
     with pytest.raises(BayesCaffeError, match="there is no directory .*none"):
-        sample(*trained, passes=1, out=tmp_path / "none" / "x.npz")
+        sample(Model(*trained), passes=1, out=tmp_path / "none" / "x.npz")
 
 
 def test_a_full_disk_is_said_before_the_work(trained, out, monkeypatch):
@@ -199,23 +267,24 @@ def test_a_full_disk_is_said_before_the_work(trained, out, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    monkeypatch.setattr(Model, "sample", None)
+    monkeypatch.setattr(Model, "sample_parts", None)
     with pytest.raises(OSError, match="No space left"):
-        sample(*trained, passes=3, out=out)
-    assert asked == [(0, 3 * 100 * 4 * 4)]
+        sample(Model(*trained), passes=3, out=out)
+    ((offset, length),) = asked
+    assert offset == 0 and 0 < length - 3 * 100 * 4 * 4 <= 512  # two headers
     assert files(out.parent) == []
 
 
 def test_a_failure_leaves_the_old_file_alone(trained, out, monkeypatch):
-    sample(*trained, passes=1, out=out)
+    sample(Model(*trained), passes=1, out=out)
     before = out.read_bytes()
 
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Model, "sample", interrupt)
+    monkeypatch.setattr(Model, "sample_parts", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        sample(*trained, passes=1, out=out)
+        sample(Model(*trained), passes=1, out=out)
     assert out.read_bytes() == before
     assert files(out.parent) == [out.name]
 
@@ -238,7 +307,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(trained, images, out):
         text=True,
         env=PLAIN_ENVIRONMENT,
     )
-    # Its scratch file has no name, but is open as soon as it samples.
+    # Its scratch file is open as soon as it samples.
     deadline = time.monotonic() + 60
     while str(out.parent) not in " ".join(open_files(process.pid)):
         assert process.poll() is None and time.monotonic() < deadline
@@ -266,9 +335,9 @@ def test_the_command_prints_a_summary(trained, out, capsys):
     draws = load_draws(out)
     wrong = (draws.probabilities.mean(axis=0).argmax(axis=1) != draws.labels).sum()
     first, second, third = text.splitlines()
-    assert first == f"{out}: 3 passes of 100 images, 4 classes"
+    assert first == f"{out}: 3 draws of 100 images, 4 classes"
     assert second == f"error of the mean prediction: {wrong}.00% ({wrong} of 100)"
-    assert third.startswith("time: ") and third.endswith(" µs for an image and a pass")
+    assert third.startswith("time: ") and third.endswith(" µs per image and draw")
     assert draws.meta["seed"] == 2
 
 
@@ -281,7 +350,7 @@ def test_the_command_prints_json(trained, images, out, tmp_path, capsys, monkeyp
     assert result.pop("seconds") > 0
     assert result == {
         "out": "net.draws.npz",
-        "passes": 100,
+        "draws": 100,
         "images": 100,
         "classes": 4,
         "seed": 1,
@@ -311,3 +380,5 @@ def test_the_command_fails_with_one_line(trained, capsys, tmp_path):
     assert capsys.readouterr().err == (
         "bayescaffe: error: /nowhere: no such file or folder of images\n"
     )
+    assert cli.main(["sample", *map(str, trained), "--labels", "y.npy"]) == 1
+    assert "error: --labels: needs --data; the net's own LMDB" in capsys.readouterr().err

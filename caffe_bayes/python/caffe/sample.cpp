@@ -3,6 +3,8 @@
 #include <boost/python.hpp>
 #include <boost/python/stl_iterator.hpp>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,16 +34,30 @@ class Array {
   Py_buffer view_;
 };
 
-typedef std::map<std::string, shared_ptr<Array> > Arrays;
+typedef std::map<std::string, bp::object> Objects;
 
-Arrays OpenArrays(const bp::dict& by_name, bool writable) {
-  Arrays arrays;
-  const bp::list items = by_name.items();
+Objects ByName(const bp::dict& dict) {
+  Objects objects;
+  const bp::list items = dict.items();
   for (int i = 0; i < bp::len(items); ++i) {
-    const std::string name = bp::extract<std::string>(items[i][0]);
-    arrays[name].reset(new Array(bp::object(items[i][1]), writable));
+    objects[bp::extract<std::string>(items[i][0])] = items[i][1];
   }
-  return arrays;
+  return objects;
+}
+
+// Items of `size` numbers from an array, or from a function that gives arrays.
+bayes::MonteCarlo<float>::Source MakeSource(const bp::object& input,
+                                            size_t size) {
+  if (PyCallable_Check(input.ptr())) {
+    const auto current = std::make_shared<std::unique_ptr<Array> >();
+    return [=](int first, int count) {
+      current->reset();
+      current->reset(new Array(input(first, count), false));
+      return (*current)->data();
+    };
+  }
+  const auto array = std::make_shared<Array>(input, false);
+  return [=](int first, int) { return array->data() + first * size; };
 }
 
 }  // namespace
@@ -52,16 +68,17 @@ void Net_Sample(Net<float>* net, const std::string& output,
                 const bp::object& progress) {
   const std::vector<uint64_t> draw_list{bp::stl_input_iterator<uint64_t>(draws),
                                         bp::stl_input_iterator<uint64_t>()};
-  const Arrays input_arrays = OpenArrays(inputs, false);
-  const Arrays kept_arrays = OpenArrays(kept, true);
   const Array out_array(out, true);
   bayes::MonteCarlo<float>::Inputs input_data;
-  for (const auto& array : input_arrays) {
-    input_data[array.first] = array.second->data();
+  for (const auto& input : ByName(inputs)) {
+    input_data[input.first] =
+        MakeSource(input.second, net->blob_by_name(input.first)->count(1));
   }
+  std::vector<std::unique_ptr<Array> > kept_arrays;
   bayes::MonteCarlo<float>::Kept kept_data;
-  for (const auto& array : kept_arrays) {
-    kept_data[array.first] = array.second->data();
+  for (const auto& keep : ByName(kept)) {
+    kept_arrays.emplace_back(new Array(keep.second, true));
+    kept_data[keep.first] = kept_arrays.back()->data();
   }
   bayes::MonteCarlo<float> monte_carlo(net, output);
   for (const auto& keep : kept_data) {

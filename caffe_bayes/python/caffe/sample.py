@@ -7,9 +7,11 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
     """Take images through many draws of the net.
 
     draws     how many (draws 0, 1, 2 ...), or their indices; draw k is the same network always
-    inputs    an array of images, or one for each input of the net by name; without it the net's
-              data layers give the images, from where they are
-    images    how many images; with inputs, all of them
+    inputs    an array of images, or one for each input of the net by name. In place of an array, a
+              function of (first, count) that returns the images first to first + count: it is
+              asked for some megabytes at a time, in order. Without inputs the net's data layers
+              give the images, from where they are
+    images    how many images; with arrays as inputs, all of them
     output    the blob wanted; without it the net's only output
     keep      names of blobs that do not depend on the draw, such as labels, to return as well
     out       an array to write to (np.memmap, say), float32, draws x images x the output's shape
@@ -38,12 +40,12 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
     # To what the shapes of its inputs say; forward does it too.
     net.reshape()
     arrays = _input_arrays(net, inputs)
-    counts = {len(array) for array in arrays.values()}
+    counts = {len(array) for array in arrays.values() if not callable(array)}
     if images is not None:
         counts.add(int(images))
     if len(counts) != 1:
         raise ValueError(
-            "images: say how many, as the net's data layers give them"
+            "images: say how many, as no array of inputs tells"
             if not counts
             else f"inputs and images must be of one number, not {sorted(counts)}"
         )
@@ -79,11 +81,28 @@ def _input_arrays(net, inputs):
         raise ValueError(f"inputs: {sorted(inputs)}, but the net has {sorted(net.inputs)}")
     arrays = {}
     for name, array in inputs.items():
-        arrays[name] = np.ascontiguousarray(array, np.float32)
-        expected = net.blobs[name].data.shape[1:]
-        if arrays[name].shape[1:] != expected:
-            raise ValueError(
-                f"inputs: '{name}' has items of shape {arrays[name].shape[1:]}, "
-                f"but the net takes {expected}"
-            )
+        if callable(array):
+            arrays[name] = _checked_source(net, name, array)
+        else:
+            arrays[name] = _checked(net, name, array)
     return arrays
+
+
+def _checked(net, name, array):
+    array = np.ascontiguousarray(array, np.float32)
+    expected = net.blobs[name].data.shape[1:]
+    if array.shape[1:] != expected:
+        raise ValueError(
+            f"inputs: '{name}' has items of shape {array.shape[1:]}, but the net takes {expected}"
+        )
+    return array
+
+
+def _checked_source(net, name, source):
+    def read(first, count):
+        array = _checked(net, name, source(first, count))
+        if len(array) != count:
+            raise ValueError(f"inputs: '{name}' gave {len(array)} items, not {count}")
+        return array
+
+    return read

@@ -1,10 +1,13 @@
 """The command `bayescaffe`: parses arguments, runs one subcommand, turns failures into exit codes.
 
-Exit codes: 0 done, 1 failed (one clear error on stderr), 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 failed (one clear error on stderr), 2 wrong usage, 130 interrupted, 141 nobody
+reads the output any more (`bayescaffe … | head`).
 """
 
 import argparse
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -51,6 +54,11 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("bayescaffe").setLevel(logging.WARNING if args.quiet else logging.INFO)
     try:
         args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Silently, as other tools are ended by SIGPIPE; what is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (BayesCaffeError, OSError) as error:
         print(f"bayescaffe: error: {error}", file=sys.stderr)
         return 1

@@ -3,10 +3,18 @@
 argparse shows the name of a type in its error messages.
 """
 
+from __future__ import annotations
+
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bayescaffe.common.checks import check_seed
 from bayescaffe.common.errors import BayesCaffeError
+
+if TYPE_CHECKING:
+    from bayescaffe.data.interface import Shape
+    from bayescaffe.net.model import Model
 
 
 def common_arguments() -> argparse.ArgumentParser:
@@ -36,6 +44,85 @@ def add_interval_arguments(parser: argparse.ArgumentParser) -> None:
         help="kind of the credible intervals: equal-tailed leaves out as many draws below as "
         "above, as in the paper; hdi is the shortest interval (default: %(default)s)",
     )
+
+
+def add_net_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the commands that draw from a net have: the net, and how to draw from it."""
+    parser.add_argument("net", metavar="NET", help="prototxt of the net")
+    parser.add_argument("weights", metavar="WEIGHTS", help="caffemodel of the net")
+    parser.add_argument(
+        "--passes", type=count, default=100, metavar="N", help="the number of draws (default: 100)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
+    )
+    parser.add_argument(
+        "--gpu", type=index, metavar="N", help="compute on this GPU (default: on the CPU)"
+    )
+    parser.add_argument(
+        "--classes", type=Path, metavar="FILE", help="names of the classes, one in each line"
+    )
+    parser.add_argument(
+        "--invert",
+        action="store_true",
+        help="turn image files from black on white to white on black, as MNIST's nets expect",
+    )
+    group = parser.add_argument_group("if the net does not tell")
+    group.add_argument(
+        "--output", metavar="BLOB", help="the class scores (default: those in SoftmaxWithLoss)"
+    )
+    group.add_argument(
+        "--shape",
+        type=shape,
+        metavar="CxHxW",
+        help="channels, height, width of the images, if the net's own LMDB is not here",
+    )
+    group.add_argument(
+        "--scale",
+        type=float,
+        metavar="X",
+        help="what pixels are multiplied by (default: as in the net's data layer)",
+    )
+    group.add_argument(
+        "--mean",
+        type=mean,
+        metavar="M",
+        help="what is subtracted before: a number, one for each channel (104,117,123), or a "
+        ".binaryproto file (default: as in the net's data layer)",
+    )
+    group.add_argument(
+        "--mc-dropout",
+        action="store_true",
+        help="let Dropout layers drop, which makes a stock net random",
+    )
+
+
+def read_model(args: argparse.Namespace, image_shape: Shape | None = None) -> Model:
+    """The model that `add_net_arguments` asked for; its images may tell their shape."""
+    from bayescaffe.net.messages import read_mean
+    from bayescaffe.net.model import Model
+
+    return Model(
+        args.net,
+        args.weights,
+        seed=args.seed,
+        output=args.output,
+        mc_dropout=args.mc_dropout,
+        gpu=args.gpu,
+        image_shape=args.shape or image_shape,
+        scale=args.scale,
+        mean=read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
+    )
+
+
+def read_class_names(path: Path | None) -> list[str] | None:
+    """The lines of the file that --classes names."""
+    if path is None:
+        return None
+    try:
+        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise BayesCaffeError(f"--classes {path}: not a text file: {error}") from error
 
 
 def count(text: str) -> int:
@@ -70,3 +157,30 @@ def seed(text: str) -> int:
     except BayesCaffeError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return number
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not within 0..1")
+    return number
+
+
+def shape(text: str) -> Shape:
+    """Channels, height and width."""
+    try:
+        channels, height, width = (int(word) for word in text.lower().split("x"))
+    except ValueError:
+        channels = height = width = 0
+    if min(channels, height, width) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not CxHxW, such as 1x28x28")
+    return channels, height, width
+
+
+def mean(text: str) -> list[float] | str:
+    """Numbers, or the name of a file."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        return text

@@ -12,10 +12,10 @@ DESCRIPTION = """\
 Write an image set as two LMDBs, OUT/train_lmdb and OUT/test_lmdb, that a Caffe Data layer reads.
 
 The training set is shuffled (the same seed gives the same order). The test set keeps its order, so
-record k is image k of the test file. MNIST's and Fashion-MNIST's test files are not sorted by
+record k is image k of the test file. The test files of MNIST and Fashion-MNIST are not sorted by
 class, so the two LMDBs may also be exchanged and the test images used for training.
 
-Nothing is done when OUT already holds what is asked for; another seed rebuilds it."""
+If OUT already holds what is asked for, nothing is done; another seed rebuilds it."""
 
 EXAMPLES = {
     "mnist": """\
@@ -46,7 +46,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "data",
         help="fetch an image set and write it as LMDBs for Caffe",
         description=DESCRIPTION,
-        epilog=EXAMPLES["mnist"] + "\n\n`bayescaffe data SET --help` tells more about one set.",
+        epilog=EXAMPLES["mnist"] + "\n\n`bayescaffe data SET --help` tells more about a set.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sets = data.add_subparsers(title="image sets", metavar="SET", required=True)
@@ -61,7 +61,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.add_argument(
-            "--seed", type=seed, default=0, metavar="N", help="of the shuffle (default: 0)"
+            "--seed", type=seed, default=0, metavar="N", help="seed of the shuffle (default: 0)"
         )
         parser.add_argument(
             "--force",
@@ -88,7 +88,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
             dest="source",
             type=Path,
             metavar="DIR",
-            help="directory with the four IDX files, plain or gzipped; nothing else is then tried "
+            help="directory with the four IDX files, plain or gzipped; no other source is tried "
             "(default: this machine's cache, then public mirrors and packages)",
         )
         parser.set_defaults(run=_run_known, name=name)

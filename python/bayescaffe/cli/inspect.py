@@ -7,15 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 DESCRIPTION = """\
-Show how sure each Bayesian layer of a trained net is of its weights, and advise on its size.
+Show the uncertainty of each Bayesian layer of a trained net, and advise on the size of layers.
 
-A weight has the posterior N(m, (tau m)^2). With tau above 0.608 fewer than 95 % of a layer's
-weights are expected to have the sign of their mean: the layer is unsure of its signs, and could
-probably do with fewer outputs. So the paper halved LeNet's first fully connected layer (tau 0.758;
-0.567 afterwards) at no loss of accuracy. The output layer, whose size is the task's, is left alone.
+A weight has the posterior N(m, (tau m)^2). If tau is above 0.608, fewer than 95 % of a layer's
+weights are expected to have the sign of their mean. Such a layer is unsure of its signs, and can
+probably do with fewer outputs: the paper halved LeNet's first fully connected layer (tau 0.758;
+0.567 afterwards) at no loss of accuracy. The output layer has the size that the task demands, so it
+is left alone.
 
---reduce writes the net with smaller layers to --out, to be trained anew. Only the num_output of
-the layers named changes; comments and layout stay."""
+--reduce writes the net with smaller layers to --out; train it again. Only the num_output of these
+layers changes; comments and layout stay."""
 
 EXAMPLES = """\
 examples:
@@ -37,16 +38,16 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser = subparsers.add_parser(
         "inspect",
         parents=[common],
-        help="show how sure each layer is of its weights, and make layers smaller",
+        help="show the uncertainty of each layer, and make layers smaller",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("net", type=Path, metavar="NET", help="prototxt of the net, with its prior")
-    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="caffemodel of that net")
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write the numbers to FILE as well"
+        "net", type=Path, metavar="NET", help="prototxt of the net, with the prior"
     )
+    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="caffemodel of that net")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the numbers to FILE")
     parser.add_argument(
         "--reduce",
         type=layer_size,
@@ -157,7 +158,7 @@ def _advice(args: argparse.Namespace, advised) -> str:
 
     limit = f"{SIGN_CERTAINTY:.0%}"
     if not advised:
-        return f"Every layer whose size is free is sure of its signs (sign is {limit} or more)."
+        return f"Every layer whose size can change is sure of its signs (sign is {limit} or more)."
     lines, sizes = [], []
     for one in advised:
         found = f"{one.layer} is unsure of its signs (sign {one.sign_certainty:.2%}, below {limit})"

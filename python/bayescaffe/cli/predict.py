@@ -9,8 +9,13 @@ from collections import Counter
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from bayescaffe.cli.arguments import add_interval_arguments
-from bayescaffe.cli.sample import add_net_arguments, net_arguments
+from bayescaffe.cli.arguments import (
+    add_interval_arguments,
+    add_net_arguments,
+    read_class_names,
+    read_model,
+    share,
+)
 from bayescaffe.common.errors import BayesCaffeError
 
 log = logging.getLogger(__name__)
@@ -20,17 +25,17 @@ Predict the class of images with many draws of a trained net, and decide what to
 
   accept    the class's credible interval overlaps that of no other class, and its lower end is at
             least --accept-above: the draws agree
-  escalate  else, if the mean probability is below --escalate-below: no class stands out, and a
+  escalate  otherwise, if the mean probability is below --escalate-below: no class stands out, and a
             person should look
-  repeat    else: one class leads, but the draws differ; another picture may settle it
+  repeat    otherwise: one class leads, but the draws differ; another picture may settle it
 
-NET is the prototxt the net was trained with, or one for deployment; WEIGHTS its caffemodel. An
-IMAGE is a file that Pillow reads (PNG, JPEG, …), of any size, grey or colour; a folder, with all
-in its sub-folders; or - for one image from standard input. Images are turned upright, put on white
-where they are transparent, and stretched to the size the net takes. A net for MNIST expects white
-digits on black: use --invert for ink on paper.
+A draw is one network, drawn from the posterior. NET is the prototxt that the net was trained with,
+or one for deployment; WEIGHTS is its caffemodel. An IMAGE is a file that Pillow reads (PNG, JPEG,
+…), of any size, grey or colour; a folder, sub-folders included; or - for one image from standard
+input. Images are turned upright, put on white where they are transparent, and stretched to the size
+that the net takes. A net for MNIST expects white digits on black: use --invert for ink on paper.
 
-An image that cannot be read is reported, the others are predicted, and the exit code is 1."""
+If an image cannot be read, the others are still predicted and the exit code is 1."""
 
 EXAMPLES = """\
 examples:
@@ -38,7 +43,9 @@ examples:
   bayescaffe predict net.prototxt net.caffemodel photos/ --classes names.txt --accept-above 0.9
   curl -s http://camera/still | bayescaffe predict net.prototxt net.caffemodel - --json
 
-In Python: bayescaffe.predict(net, weights, ["a.png"], rule=bayescaffe.Rule(accept_above=0.9))"""
+In Python:
+  model = bayescaffe.Model("net.prototxt", "net.caffemodel")
+  bayescaffe.predict(model, ["a.png"], rule=bayescaffe.Rule(accept_above=0.9))"""
 
 
 def register(subparsers, common: argparse.ArgumentParser) -> None:
@@ -61,16 +68,8 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         parser.add_argument(
             name, type=share, default=0.5, metavar="X", help=f"{what} (default: 0.5)"
         )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each image, too")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each image")
     parser.set_defaults(run=_run)
-
-
-def share(text: str) -> float:
-    """The type of the thresholds: a number from 0 to 1."""
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not within 0..1")
-    return number
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -83,13 +82,16 @@ def _run(args: argparse.Namespace) -> None:
         errors.append({"image": name, "error": str(error)})
 
     predictions = predict(
-        images=[sys.stdin.buffer.read() if name == "-" else name for name in args.images],
+        read_model(args),
+        [sys.stdin.buffer.read() if name == "-" else name for name in args.images],
+        args.passes,
         level=args.level,
         interval=args.interval,
         rule=Rule(args.accept_above, args.escalate_below),
+        class_names=read_class_names(args.classes),
+        invert=args.invert,
         on_error=report,
         progress=not args.quiet,
-        **net_arguments(args),
     )
     if args.csv:
         _write_csv(args.csv, predictions)

@@ -15,9 +15,9 @@ def check_seed(seed: int) -> None:
 
 
 def check_passes(passes: int) -> None:
-    """Raise if there are no draws to compute."""
+    """Raise if the number of draws is not 1 or more."""
     if passes < 1:
-        raise BayesCaffeError(f"{passes} passes: at least one is needed")
+        raise BayesCaffeError(f"passes: {passes}, but at least one draw is needed")
 
 
 def check_class_names(class_names: Sequence[str] | None, classes: int) -> None:

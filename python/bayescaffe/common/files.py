@@ -15,8 +15,8 @@ NAME = ".bayescaffe-tmp"
 def scratch_dir(parent: Path) -> Iterator[Path]:
     """Yield an empty directory inside `parent`, on the same file system so that renames are atomic.
 
-    It is gone afterwards, whatever happened; after a `kill -9` the next call removes it. `parent`
-    is made if need be, and locked meanwhile: a second process waits for the first.
+    It is removed afterwards, whatever happens; after a `kill -9` the next call removes it. `parent`
+    is created if it does not exist, and locked meanwhile: a second process waits for the first.
     """
     is_new = not parent.exists()
     parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +39,8 @@ def scratch_dir(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_file(path: Path) -> Iterator[Path]:
-    """Yield the name of a file to write, beside `path`. It becomes `path` when the block is done,
-    and is gone when the block fails; until then a `path` that is there stays as it is."""
+    """Yield the name of a file to write, beside `path`. When the block ends it becomes `path`; if
+    the block fails it is removed. Until then an existing `path` stays as it is."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: cannot be written, there is no directory {path.parent}")
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,15 +1,17 @@
-"""Arrays inside of .npz files, mapped into memory instead of read.
+"""Arrays in .npz files that are larger than memory.
 
-An .npz is a zip archive of .npy files. NumPy reads a whole member at once; here a member that is
-stored without compression is a memory map of the archive itself, so that it may be larger than
-memory.
+An .npz is a zip archive of .npy files. NumPy reads and writes a whole member at once; here a member
+that is stored without compression is a memory map of the archive itself.
 """
 
+import io
+import math
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,37 +89,58 @@ def map_npy(file, offset: int = 0) -> np.ndarray:
     return np.memmap(file, dtype, "r", file.tell(), shape, order).view(np.ndarray)
 
 
-def write_npz(path: Path, members: dict[str, np.ndarray | list[np.ndarray]]) -> None:
-    """Write an uncompressed .npz. An array may be larger than memory: it is written row by row.
+def write_npz(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype | type,
+    fill: Callable[[np.ndarray], dict[str, np.ndarray]],
+) -> None:
+    """Write an uncompressed .npz, whose first array is filled in place.
 
-    A list of arrays (of two axes or more) is one array, joined along the second axis.
+    Args:
+        name: of the first array. It is a memory map of the file, so it may be larger than memory.
+        fill: fills that array, and returns the others by name.
     """
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, parts in members.items():
-            parts = parts if isinstance(parts, list) else [parts]
-            info = zipfile.ZipInfo(name + ".npy")
-            _align(info, archive.fp.tell())
-            with archive.open(info, "w", force_zip64=True) as file:
-                _write_npy(file, parts)
+    info = _member(name, 0)
+    header = _npy_header(shape, np.dtype(dtype))
+    start = len(info.FileHeader(zip64=True)) + len(header)
+    end = start + math.prod(shape) * np.dtype(dtype).itemsize
+    with path.open("w+b") as file:
+        # Without this, a full disk would be a bus error in the middle of the work.
+        os.posix_fallocate(file.fileno(), 0, end)
+        array = np.memmap(file, dtype, "r+", start, shape)
+        others = fill(array)
+        info.CRC = zlib.crc32(array.data, zlib.crc32(header))
+        info.file_size = info.compress_size = end - start + len(header)
+        file.seek(0)
+        with zipfile.ZipFile(file, "w") as archive:
+            file.write(info.FileHeader(zip64=True) + header)
+            file.seek(end)
+            # What ZipFile does for a member that it has written itself.
+            archive.filelist.append(info)
+            archive.NameToInfo[info.filename] = info
+            archive.start_dir = end
+            for other, values in others.items():
+                with archive.open(_member(other, file.tell()), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
 
 
-def _align(info: zipfile.ZipInfo, offset: int) -> None:
-    """Pad the header of a member at `offset`, so that its bytes begin at a multiple of 64."""
+def _member(name: str, offset: int) -> zipfile.ZipInfo:
+    """The entry of an array at `offset` of the archive, padded so that its data is aligned."""
+    info = zipfile.ZipInfo(name + ".npy")
+    info.external_attr = 0o600 << 16
+    info.header_offset = offset
+    info.CRC = info.compress_size = 0  # until they are known
     header = 30 + len(info.filename) + 20  # fixed fields, name, sizes as 64-bit numbers
     padding = -(offset + header + 4) % ALIGNMENT
     info.extra = PADDING_ID + padding.to_bytes(2, "little") + bytes(padding)
+    return info
 
 
-def _write_npy(file, parts: list[np.ndarray]) -> None:
-    first = parts[0]
-    shape = first.shape
-    if len(parts) > 1:
-        shape = (shape[0], sum(part.shape[1] for part in parts), *shape[2:])
-    header = {"descr": first.dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-    if first.ndim < 2:
-        file.write(first.tobytes())
-        return
-    for row in range(len(first)):
-        for part in parts:
-            file.write(np.ascontiguousarray(part[row]).data)
+def _npy_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """What an .npy begins with; NumPy makes its length a multiple of 64."""
+    header = io.BytesIO()
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue()

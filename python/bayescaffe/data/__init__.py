@@ -1,10 +1,11 @@
 """Image sets. Pictures, IDX files and arrays come in; LMDBs for Caffe, or images for a net, go out.
 
-`prepare` gets a known set and `prepare_idx` takes IDX files; both write LMDBs. `open_images` reads
-images from any source.
+data.prepare("mnist", "data/mnist")           # get a known set and write it as LMDBs
+data.prepare_idx("my-idx", "data/my-set")     # the same for four IDX files
+images = data.open_images("photos/")          # images from any source, for a net
 """
 
 from bayescaffe.data.datasets import Dataset, prepare, prepare_idx
-from bayescaffe.data.images import open_images
+from bayescaffe.data.images import Images, open_images
 
-__all__ = ["Dataset", "open_images", "prepare", "prepare_idx"]
+__all__ = ["Dataset", "Images", "open_images", "prepare", "prepare_idx"]

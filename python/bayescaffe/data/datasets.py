@@ -17,7 +17,7 @@ from bayescaffe.common.checks import check_seed
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_dir
 from bayescaffe.data import idx, sources
-from bayescaffe.data.lmdb_write import write_lmdb
+from bayescaffe.data.lmdb import write_lmdb
 
 log = logging.getLogger(__name__)
 

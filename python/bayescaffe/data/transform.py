@@ -1,4 +1,8 @@
-"""What happens to the pixels of an image before they enter a net."""
+"""What happens to the pixels of an image before they enter a net.
+
+Caffe's own DataTransformer is not used: it takes one `Datum`, or a blob of floats, at a time, and
+binding it to arrays would be more code than the formula. A test compares the bits of both.
+"""
 
 from dataclasses import dataclass
 
@@ -9,13 +13,13 @@ from bayescaffe.common.errors import BayesCaffeError
 
 @dataclass(frozen=True)
 class Transform:
-    """What a data layer of Caffe does in phase TEST: (pixel - mean) * scale, cut out the middle."""
+    """What a data layer of Caffe does in phase TEST: crop the centre, (pixel - mean) * scale."""
 
     scale: float = 1.0
     mean: np.ndarray | None = None
     """One number, one for each channel, or one for each pixel (channels x height x width)."""
     crop_size: int = 0
-    """Height and width of the middle that is cut out; 0 for the whole image."""
+    """Height and width of the centre that is cut out; 0 for the whole image."""
 
     def input_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Channels, height, width of what comes out for an image of `image_shape`."""

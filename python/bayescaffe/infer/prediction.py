@@ -1,4 +1,9 @@
-"""What a net says about single images, how sure it is, and what to do about it."""
+"""Single images: class, credible interval and decision.
+
+model = bayescaffe.Model("net.prototxt", "net.caffemodel")
+(one,) = bayescaffe.predict(model, "digit.png", invert=True)
+one.label, one.lower, one.upper, one.decision
+"""
 
 import logging
 import os
@@ -12,15 +17,18 @@ import numpy as np
 from bayescaffe.common.checks import check_class_names, check_passes
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.data.images import ArrayImages, ImageFiles, Images, find_images
-from bayescaffe.net.model import Model
+from bayescaffe.data.arrays import ArrayImages
+from bayescaffe.data.image_files import ImageFiles, find_images
+from bayescaffe.data.interface import Images
+from bayescaffe.net.model import Model, as_model
 from bayescaffe.stats import intervals
-from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.analysis import Analysis, analyze
 from bayescaffe.stats.draws import Draws
 
 log = logging.getLogger(__name__)
 
-# Of images as they enter the net, and of their probabilities; so much is held in memory.
+# What is held in memory at a time: the images of a step as they enter the net, and as much of their
+# probabilities.
 CHUNK_BYTES = 2**26
 
 File = str | os.PathLike | bytes
@@ -29,16 +37,16 @@ File = str | os.PathLike | bytes
 
 @dataclass(frozen=True)
 class Rule:
-    """When to accept a prediction, to repeat it with another picture, or to ask a person.
+    """When to accept a prediction, when to repeat it with another picture, when to ask a person.
 
-    accept    if the class's interval overlaps that of no other class, and its lower end is not
-              below `accept_above`: the draws agree.
-    escalate  if not accepted and the mean probability is below `escalate_below`: no class
-              stands out, and another picture of the same is not likely to help.
-    repeat    else: one class leads, but the draws differ; another picture may settle it.
+    accept    the class's interval overlaps that of no other class, and its lower end is not below
+              `accept_above`: the draws agree.
+    escalate  otherwise, if the mean probability is below `escalate_below`: no class stands out,
+              and another picture is not likely to help.
+    repeat    otherwise: one class leads, but the draws differ; another picture may settle it.
 
-    With the default of 0.5 for both, an accepted class is more probable than all others together
-    within the whole interval, and a class that is not even so on average is escalated.
+    The default is 0.5 for both. So an accepted class is more probable than all others together,
+    within the whole interval; a class that is not so even on average is escalated.
     """
 
     accept_above: float = 0.5
@@ -58,15 +66,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the draws of a net say about one image."""
+    """The predicted class of one image, its uncertainty and a decision."""
 
     image: str
-    """The file's name."""
+    """The name of the file."""
     label: int
     """The class of the largest mean probability."""
     class_name: str | None
     probability: float
-    """Its mean probability over the passes."""
+    """Its mean probability over the draws."""
     lower: float
     """Lower end of the credible interval of its probability."""
     upper: float
@@ -75,7 +83,7 @@ class Prediction:
     entropy: float
     """Of the mean probabilities, in nats."""
     epistemic: float
-    """The part of it that is the net's own uncertainty: what the passes disagree on."""
+    """The part of it that is the net's own uncertainty: what the draws disagree on."""
     decision: str
     """accept, repeat or escalate, by the `Rule`."""
     probabilities: tuple[float, ...]
@@ -83,68 +91,37 @@ class Prediction:
 
 
 def predict(
-    net: str | os.PathLike,
-    weights: str | os.PathLike,
-    images: File | Sequence[File] | np.ndarray,
-    passes: int = 100,
-    seed: int = 1,
-    *,
-    output: str | None = None,
-    mc_dropout: bool = False,
-    gpu: int | None = None,
-    image_shape: tuple[int, int, int] | None = None,
-    scale: float | None = None,
-    mean: np.ndarray | Sequence[float] | float | None = None,
-    **options,
-) -> list[Prediction]:
-    """Predict the class of images with many draws of a net.
-
-    Args:
-        images: image files, folders of them, the content of image files, or an array of images x
-            channels x height x width.
-        passes: how many draws; pass k is draw k of the seed.
-        output, mc_dropout, gpu, image_shape, scale, mean: see `nets.Model`.
-        options: those of `predict_with`.
-    """
-    model = Model(
-        net,
-        weights,
-        seed=seed,
-        output=output,
-        mc_dropout=mc_dropout,
-        gpu=gpu,
-        image_shape=image_shape,
-        scale=scale,
-        mean=mean,
-    )
-    return predict_with(model, images, passes, **options)
-
-
-def predict_with(
-    model: Model,
+    model: Model | str | os.PathLike,
     images: File | Sequence[File] | np.ndarray,
     passes: int = 100,
     *,
+    weights: str | os.PathLike | None = None,
     level: float = 0.95,
     interval: str = "equal-tailed",
     rule: Rule | None = None,
     class_names: Sequence[str] | None = None,
     invert: bool = False,
-    on_error: Callable[[str, BayesCaffeError], None] | None = None,
+    on_error: Callable[[str, BayesCaffeError], object] | None = None,
     progress: bool = True,
 ) -> list[Prediction]:
-    """Predict the class of images with a net that is loaded already; see `predict`.
+    """Predict the class of images with many draws of a net.
 
     Args:
+        model: a loaded `Model`, or a prototxt; a `Model` takes a seed and other options.
+        images: image files, folders of them, the content of image files, or an array of images x
+            channels x height x width.
+        passes: the number of draws.
+        weights: the caffemodel, if `model` is a prototxt.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
-        rule: that decides; without it, the default one.
+        rule: what decides; without it, `Rule()`.
         class_names: a name for each class.
-        invert: make black on white white on black, which nets for MNIST expect.
+        invert: turn image files from black on white to white on black, as MNIST's nets expect.
         on_error: is told the name and the error of an image that cannot be read; the others are
             still predicted. Without it, the error is raised.
         progress: show a progress bar if this takes long and runs on a terminal.
     """
     check_passes(passes)
+    model = as_model(model, weights)
     check_class_names(class_names, model.classes)
     if not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
@@ -161,40 +138,44 @@ def predict_with(
     if not len(source):
         return []
     source.fit(model.image_shape)
-    names = source.names or [source.describe(index) for index in range(len(source))]
     rule = rule or Rule()
-    predictions = []
+    predictions: list[Prediction] = []
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
     with ProgressBar(len(source), "predicting", show=progress, delay=1) as bar:
         for indices, pixels in _chunks(source, max(1, CHUNK_BYTES // (4 * values)), fail):
-            passed = model.sample(pixels, passes)
-            found = analyze(Draws(passed, None, {}), level, interval, progress=False)
-            for row, index in enumerate(indices):
-                label = int(found.predicted[row])
-                certain, lower = bool(found.certain[row]), float(found.lower[row, label])
-                predictions.append(
-                    Prediction(
-                        image=names[index],
-                        label=label,
-                        class_name=None if class_names is None else class_names[label],
-                        probability=float(found.confidence[row]),
-                        lower=lower,
-                        upper=float(found.upper[row, label]),
-                        certain=certain,
-                        entropy=float(found.entropy[row]),
-                        epistemic=float(found.epistemic[row]),
-                        decision=rule.decide(certain, lower, float(found.confidence[row])),
-                        probabilities=tuple(found.mean[row].tolist()),
-                    )
-                )
+            draws = Draws(model.sample(pixels, passes))
+            found = analyze(draws, level, interval, progress=False)
+            names = [source.describe(index) for index in indices]
+            predictions += _predictions(found, names, class_names, rule)
             bar.move_to(indices[-1] + 1)
     return predictions
+
+
+def _predictions(
+    found: Analysis, names: Sequence[str], class_names: Sequence[str] | None, rule: Rule
+) -> Iterator[Prediction]:
+    for row, name in enumerate(names):
+        label = int(found.predicted[row])
+        certain, lower = bool(found.certain[row]), float(found.lower[row, label])
+        yield Prediction(
+            image=name,
+            label=label,
+            class_name=None if class_names is None else class_names[label],
+            probability=float(found.confidence[row]),
+            lower=lower,
+            upper=float(found.upper[row, label]),
+            certain=certain,
+            entropy=float(found.entropy[row]),
+            epistemic=float(found.epistemic[row]),
+            decision=rule.decide(certain, lower, float(found.confidence[row])),
+            probabilities=tuple(found.mean[row].tolist()),
+        )
 
 
 def _source(
     images: File | Sequence[File] | np.ndarray,
     invert: bool,
-    fail: Callable[[str, BayesCaffeError], None],
+    fail: Callable[[str, BayesCaffeError], object],
 ) -> Images:
     if isinstance(images, np.ndarray):
         return ArrayImages(images)
@@ -211,7 +192,7 @@ def _source(
 
 
 def _chunks(
-    source: Images, size: int, fail: Callable[[str, BayesCaffeError], None]
+    source: Images, size: int, fail: Callable[[str, BayesCaffeError], object]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Indices and pixels of the images that can be read, up to `size` at a time."""
 

@@ -1,8 +1,11 @@
-"""Many passes of many images through a net, into a draws file."""
+"""Images through many draws of a net: `sample`.
+
+model = bayescaffe.Model("net.prototxt", "net.caffemodel")
+draws = bayescaffe.sample(model, images, passes=100)
+"""
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -15,166 +18,169 @@ from bayescaffe.common.checks import check_class_names, check_passes
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.data.images import Images, open_images
-from bayescaffe.net.model import Model
-from bayescaffe.stats.draws import Draws, load_draws, save_draws
+from bayescaffe.data.images import Images, ImageSource, open_images
+from bayescaffe.net.model import Model, as_model
+from bayescaffe.stats.draws import Draws, load_draws, write_draws
 
 log = logging.getLogger(__name__)
 
-# Images that are held in memory at a time, as they enter the net. For each such chunk the weights
-# of every draw are sampled once, which is nothing beside so many images.
-CHUNK_BYTES = 2**26
-
 
 def sample(
-    net: str | os.PathLike,
-    weights: str | os.PathLike,
-    data: str | os.PathLike | np.ndarray | Sequence[str | os.PathLike] | None = None,
+    model: Model | str | os.PathLike,
+    images: ImageSource | None = None,
     passes: int = 100,
-    seed: int = 1,
     *,
-    out: str | os.PathLike,
+    weights: str | os.PathLike | None = None,
+    out: str | os.PathLike | None = None,
     labels: str | os.PathLike | np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
     invert: bool = False,
-    output: str | None = None,
-    mc_dropout: bool = False,
-    gpu: int | None = None,
-    image_shape: tuple[int, int, int] | None = None,
-    scale: float | None = None,
-    mean: np.ndarray | Sequence[float] | float | None = None,
     progress: bool = True,
 ) -> Draws:
-    """Take images through `passes` draws of a net and write the class probabilities to `out`.
+    """Compute the class probabilities of images in many draws of a net.
 
-    Pass k is draw k of the seed, the same network for every image and however many passes there
-    are. Memory stays bounded for any number of images and passes.
+    Draw k of a seed is the same network for every image, for any number of draws, on every machine.
 
     Args:
-        data: see `images.open_images`; without it, the LMDB that the net reads in phase TEST.
-        out: the draws file; one that is there is replaced when the new one is complete.
-        labels, invert: see `images.open_images`.
-        class_names: a name for each class, to be kept in the file.
-        output, mc_dropout, gpu, image_shape, scale, mean: see `nets.Model`.
+        model: a loaded `Model`, or a prototxt; a `Model` takes a seed and other options.
+        images: see `open_images`; without it, the LMDB that the net reads in phase TEST.
+        passes: the number of draws.
+        weights: the caffemodel, if `model` is a prototxt.
+        out: the draws file to write; one that is there is replaced when the new one is complete.
+            The probabilities are written in place, so they may be larger than memory. Without
+            `out` they stay in memory.
+        labels, invert: see `open_images`.
+        class_names: a name for each class, to be kept with the draws.
         progress: show a progress bar if this runs on a terminal.
     """
     check_passes(passes)
-    out = Path(out)
+    if out is not None and not Path(out).parent.is_dir():
+        raise BayesCaffeError(f"{out}: cannot be written, there is no directory {Path(out).parent}")
 
-    def open_source(source) -> Images:
-        return open_images(source, labels=labels, class_names=class_names, invert=invert)
+    def open_source(data: ImageSource) -> Images:
+        return open_images(data, labels=labels, class_names=class_names, invert=invert)
 
-    source = None if data is None else open_source(data)
-    model = Model(
-        net,
-        weights,
-        seed=seed,
-        output=output,
-        mc_dropout=mc_dropout,
-        gpu=gpu,
-        image_shape=image_shape or (source.shape if source else None),
-        scale=scale,
-        mean=mean,
-    )
+    source = None if images is None else open_source(images)
+    model = as_model(model, weights, source.shape if source else None)
     check_class_names(class_names, model.classes)
     if source is None:
-        if model.data is None:
-            raise BayesCaffeError(f"{net}: reads no LMDB in phase TEST; say which data to take")
-        source = open_source(model.data)
+        if model.test_images is None:
+            lmdb = f"the LMDB {model.data} is not there" if model.data else "the net reads no LMDB"
+            raise BayesCaffeError(f"{model.path}: {lmdb}; name the images, as --data or images")
+        source = open_source(model.test_images)
     source.fit(model.image_shape)
     if passes > 1 and not model.is_random:
-        log.info("%s: no layer is random, so all passes are equal and one would do", net)
+        log.info("%s: no layer is random, so all draws are equal and one is enough", model.path)
 
-    meta = {
-        "seed": seed,
-        "net": str(net),
-        "weights": str(weights),
-        "net_sha256": sha256(net),
-        "weights_sha256": sha256(weights),
+    meta = _meta(model, source, passes, class_names)
+    run = _Run(model, source, passes, progress)
+    shape = (passes, len(source), model.classes)
+    if out is None:
+        probabilities = np.empty(shape, np.float32)
+        found_labels, seconds = run.fill(probabilities)
+        return Draws(probabilities, found_labels, {**meta, "seconds": seconds})
+
+    def fill(probabilities: np.ndarray) -> tuple[np.ndarray | None, dict]:
+        found_labels, seconds = run.fill(probabilities)
+        return found_labels, {**meta, "seconds": seconds}
+
+    write_draws(out, shape, fill)
+    return load_draws(out)
+
+
+def _meta(
+    model: Model, source: Images, passes: int, class_names: Sequence[str] | None
+) -> dict[str, object]:
+    """Where draws come from, to be kept with them."""
+    return {
+        "seed": model.seed,
+        "net": str(model.path),
+        "weights": str(model.weights),
+        "net_sha256": sha256(model.path),
+        "weights_sha256": sha256(model.weights),
         "data": str(source.path) if source.path else None,
         "passes": passes,
         "version": __version__,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "class_names": None if class_names is None else list(class_names),
         "names": source.names,
-        "mc_dropout": mc_dropout,
+        "mc_dropout": model.mc_dropout,
         "is_random": model.is_random,
     }
-    if not out.parent.is_dir():
-        raise BayesCaffeError(f"{out}: cannot be written, there is no directory {out.parent}")
-    size = passes * len(source) * model.classes
-    with tempfile.TemporaryFile(dir=out.parent) as scratch:
-        # Without this, a full disk would be a bus error in the middle of the work.
-        os.posix_fallocate(scratch.fileno(), 0, 4 * size)
-        numbers = np.memmap(scratch, np.float32, "r+", shape=(size,))
-        parts, found_labels, seconds = _sample_chunks(model, source, passes, numbers, progress)
-        save_draws(out, parts, found_labels, {**meta, "seconds": seconds})
-    return load_draws(out)
 
 
-def _sample_chunks(
-    model: Model, source: Images, passes: int, numbers: np.ndarray, progress: bool
-) -> tuple[list[np.ndarray], np.ndarray | None, float]:
-    """Fill `numbers` with the probabilities, chunk of images after chunk of images.
+class _Run:
+    """One `sample`: feeds the net with the images, and checks what it gives."""
 
-    Returns the chunks' arrays (passes x images x classes), which are views of `numbers`, the
-    labels, and the seconds that the net took.
-    """
-    chunk_size = max(1, CHUNK_BYTES // (4 * int(np.prod(model.image_shape))))
-    parts, labels = [], []
-    start, seconds = 0, 0.0
-    with ProgressBar(passes * len(source), "sampling", show=progress, scale=True) as bar:
-        for images, chunk_labels in source.chunks(chunk_size):
-            count = len(images)
-            if chunk_labels is not None:
-                _check_labels(chunk_labels, start, source, model.classes)
-                labels.append(chunk_labels)
-            if start == 0:
-                _warn_of_small_numbers(images, model, source)
-            values = passes * count * model.classes
-            part = numbers[start * passes * model.classes :][:values]
-            part = part.reshape(passes, count, model.classes)
+    def __init__(self, model: Model, source: Images, passes: int, progress: bool) -> None:
+        self._model, self._source = model, source
+        self._passes, self._progress = passes, progress
+        self._take = source.in_order()
+        self._labels: list[np.ndarray] = []
+        self._start, self._images = 0, np.empty(0)  # the part that the net works on
+        self._reading = 0.0  # seconds
 
-            def show(share: float, done: int = passes * start, work: int = passes * count) -> None:
-                bar.move_to(round(done + share * work))
+    def fill(self, probabilities: np.ndarray) -> tuple[np.ndarray | None, float]:
+        """Fill draws x images x classes; return the labels, and the seconds that the net took."""
+        count = len(self._source)
+
+        def read(first: int, size: int) -> np.ndarray:
+            self._check(probabilities)
+            began = time.perf_counter()
+            images = self._next(first, size)
+            self._reading += time.perf_counter() - began
+            return images
+
+        with ProgressBar(self._passes * count, "sampling", show=self._progress, scale=True) as bar:
+
+            def show(share: float) -> None:
+                bar.move_to(round(share * self._passes * count))
 
             began = time.perf_counter()
-            model.sample(images, passes, out=part, progress=show)
-            seconds += time.perf_counter() - began
-            _check_probabilities(part, images, start, source)
-            parts.append(part)
-            start += count
-    return parts, np.concatenate(labels) if labels else None, seconds
+            self._model.sample_parts(read, count, self._passes, probabilities, show)
+            seconds = time.perf_counter() - began - self._reading
+        self._check(probabilities)
+        return np.concatenate(self._labels) if self._labels else None, seconds
 
+    def _next(self, first: int, size: int) -> np.ndarray:
+        images, labels = self._take(size)
+        if labels is not None:
+            self._check_labels(labels, first)
+            self._labels.append(labels)
+        if first == 0:
+            self._warn_of_small_numbers(images)
+        self._start, self._images = first, images
+        return images
 
-def _check_labels(labels: np.ndarray, start: int, source: Images, classes: int) -> None:
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-    if len(wrong):
+    def _check_labels(self, labels: np.ndarray, first: int) -> None:
+        wrong = np.flatnonzero((labels < 0) | (labels >= self._model.classes))
+        if len(wrong):
+            raise BayesCaffeError(
+                f"{self._source.describe(first + wrong[0])}: label {labels[wrong[0]]} is not "
+                f"within 0..{self._model.classes - 1}, the classes of the net"
+            )
+
+    def _warn_of_small_numbers(self, images: np.ndarray) -> None:
+        scale = self._model.transform.scale
+        if images.dtype.kind == "f" and images.max() <= 1 and scale < 0.1:
+            log.warning(
+                "%s: pixels are at most 1, and the net multiplies them by %g; are they meant to be "
+                "0 to 255? (--scale 1, or Model(…, scale=1), leaves them as they are)",
+                self._source.path or "array",
+                scale,
+            )
+
+    def _check(self, probabilities: np.ndarray) -> None:
+        """Refuse what the net gave for the last part of the images, if it is not numbers."""
+        part = probabilities[:, self._start : self._start + len(self._images)]
+        # A sum is NaN or infinite if any of its terms is, and is quicker than looking at each.
+        if np.isfinite(part.sum(dtype=np.float64)):
+            return
+        draw, row, _ = (int(where[0]) for where in np.nonzero(~np.isfinite(part)))
+        name = self._source.describe(self._start + row)
+        if not np.isfinite(self._images[row]).all():
+            raise BayesCaffeError(f"{name}: has pixels that are no numbers (NaN or infinite)")
         raise BayesCaffeError(
-            f"{source.describe(start + wrong[0])}: label {labels[wrong[0]]} is not within "
-            f"0..{classes - 1}, the classes of the net"
-        )
-
-
-def _check_probabilities(part: np.ndarray, images: np.ndarray, start: int, source: Images) -> None:
-    # A sum is NaN or infinite if any of its terms is, and is quicker than looking at each.
-    if np.isfinite(part.sum(dtype=np.float64)):
-        return
-    draw, row, _ = (int(where[0]) for where in np.nonzero(~np.isfinite(part)))
-    name = source.describe(start + row)
-    if not np.isfinite(images[row]).all():
-        raise BayesCaffeError(f"{name}: has pixels that are no numbers (NaN or infinite)")
-    raise BayesCaffeError(
-        f"{name}: the net gives a probability that is no number (NaN), in draw {draw}; its weights "
-        "may be too large"
-    )
-
-
-def _warn_of_small_numbers(images: np.ndarray, model: Model, source: Images) -> None:
-    if images.dtype.kind == "f" and images.max() <= 1 and model.transform.scale < 0.1:
-        log.warning(
-            "%s: numbers are at most 1, and the net scales them by %g; is 0 to 255 meant? "
-            "(--scale 1 leaves them as they are)",
-            source.path or "array",
-            model.transform.scale,
+            f"{name}: the net gives a probability that is no number (NaN), in draw {draw}; its "
+            "weights may be too large"
         )

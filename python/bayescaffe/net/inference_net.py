@@ -1,12 +1,14 @@
-"""Turning a net, as it was trained or as it is deployed, into one that takes images and gives class
-probabilities.
+"""The net for inference: it takes images and gives class probabilities.
 
-These functions take and return `NetParameter` messages, and build no net.
+It is made from a prototxt for training or for deployment. These functions take and return
+`NetParameter` messages, and build no net.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.net.layer_kinds import data_tops, is_bayesian
 
 TRAIN, TEST = 0, 1  # caffe.TRAIN, caffe.TEST
 # Layers that only look at what others compute.
@@ -19,16 +21,16 @@ BATCH_FIELDS = ("data_param", "image_data_param", "memory_data_param", "hdf5_dat
 class InferenceNet:
     """A net for inference; its layers have their names, so its draws are the original's."""
 
-    net: object
+    net: Any
     """The `NetParameter`; the shape of its one input is not set yet."""
-    source: object
+    source: Any
     """The `LayerParameter` of the data layer whose place the input has taken."""
     declared_shape: tuple[int, ...] | None
     """Shape of one image before it is transformed, if the source tells it."""
     output: str
     """The blob of class probabilities."""
     is_random: bool
-    """Whether passes differ from one another."""
+    """Whether draws differ from one another."""
 
     def set_shape(self, shape: tuple[int, int, int]) -> None:
         """Set channels, height and width of an input image; batches stay as large as they were."""
@@ -58,14 +60,14 @@ def layers_of_phase(net, phase: int) -> list:
 
 
 def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> InferenceNet:
-    """Make a net for inference of any classifier.
+    """Turn any classifier into a net for inference.
 
     It has the layers of phase TEST that the class scores depend on, an `Input` layer instead of
     the one that gave the images, and a `Softmax` at the end if there was none.
 
     Args:
-        output: the blob of class scores, or probabilities if a Softmax layer made it. Without it,
-            the scores in the net's SoftmaxWithLoss, or the only output of a net without loss.
+        output: the blob of class scores, or of probabilities if a Softmax layer made it. Without
+            it, the scores in the net's SoftmaxWithLoss, or the only output of a net without loss.
         mc_dropout: let Dropout layers drop in phase TEST too, a mask for each draw.
     """
     if net.layers:
@@ -101,7 +103,7 @@ def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> I
     if mc_dropout:
         dropouts = [layer for layer in result.layer if layer.type == "Dropout"]
         if not dropouts:
-            raise BayesCaffeError("MC dropout: the net has no Dropout layer")
+            raise BayesCaffeError("--mc-dropout: the net has no Dropout layer")
         for layer in dropouts:
             layer.dropout_param.sample_weights_test = True
     output = scores
@@ -125,7 +127,7 @@ def _class_scores(layers: list, output: str | None) -> tuple[str, object]:
         blobs = dict.fromkeys(top for layer in layers for top in layer.top)
         if output not in blobs:
             raise BayesCaffeError(
-                f"output: the net has no blob {output!r} in phase TEST; it has {', '.join(blobs)}"
+                f"--output: the net has no blob {output!r} in phase TEST; it has {', '.join(blobs)}"
             )
         return output, softmax_param
     losses = [layer for layer in layers if layer.type.endswith("Loss")]
@@ -133,7 +135,7 @@ def _class_scores(layers: list, output: str | None) -> tuple[str, object]:
         found = ", ".join(f"{layer.name!r} ({layer.type})" for layer in losses)
         raise BayesCaffeError(
             f"bayescaffe needs class scores, but the net's loss is not SoftmaxWithLoss: {found}; "
-            "if there are scores of classes that exclude each other, name their blob as output"
+            "if there are scores of classes that exclude each other, name their blob as --output"
         )
     if losses:
         candidates = list(dict.fromkeys(layer.bottom[0] for layer in losses))
@@ -143,7 +145,7 @@ def _class_scores(layers: list, output: str | None) -> tuple[str, object]:
     if len(candidates) != 1:
         raise BayesCaffeError(
             "bayescaffe needs one blob of class scores, but found "
-            f"{', '.join(candidates) or 'none'}; name it as output"
+            f"{', '.join(candidates) or 'none'}; name it as --output"
         )
     return candidates[0], softmax_param
 
@@ -157,8 +159,7 @@ def _ends(layers: list) -> list[str]:
         for bottom in layer.bottom:
             ends.pop(bottom, None)
         if layer.bottom:
-            tops = layer.top[:1] if layer.type.startswith("Bayes") else layer.top
-            ends.update(dict.fromkeys(tops))
+            ends.update(dict.fromkeys(data_tops(layer)))
     return list(ends)
 
 
@@ -192,7 +193,7 @@ def _is_random(layer) -> bool:
     if layer.type == "Dropout":
         return layer.dropout_param.sample_weights_test
     bayes = layer.bayes_param
-    return layer.type.startswith("Bayes") and bayes.sample == bayes.ALWAYS
+    return is_bayesian(layer) and bayes.sample == bayes.ALWAYS
 
 
 def _legacy_inputs(net) -> list:

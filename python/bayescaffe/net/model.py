@@ -1,41 +1,51 @@
 """A net with trained weights, ready for inference."""
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bayescaffe.common.checks import check_passes, check_seed
 from bayescaffe.common.errors import BayesCaffeError, times
-from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.data.interface import Shape
+from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.data.transform import Transform
+from bayescaffe.net.building import caffe_errors, make_net, on_gpu
 from bayescaffe.net.inference_net import InferenceNet, inference_net
 from bayescaffe.net.messages import LayerBlobs, read_mean, read_message, read_weights
 
 
 class Model:
-    """A net with trained weights, ready for inference: images go in, class probabilities come out.
+    """A net with trained weights: images go in, class probabilities come out.
 
-    The net may be the one it was trained with or one for deployment (`inference.inference_net`
-    tells what becomes of it). Draw k of a seed is the same network for both.
+        model = Model("train_test.prototxt", "lenet.caffemodel", seed=1)
+        model.sample(images, 100)    # an array of 100 draws x images x classes
+
+    The prototxt may be the one that the net was trained with, or one for deployment; draw k of a
+    seed is the same network for both.
     """
 
-    image_shape: tuple[int, int, int]
+    path: Path
+    """The prototxt."""
+    weights: Path
+    """The caffemodel."""
+    seed: int
+    """Of the draws."""
+    image_shape: Shape
     """Channels, height, width of the images that `sample` takes."""
-    input_shape: tuple[int, int, int]
-    """The same of what enters the net, after `transform`."""
+    input_shape: Shape
+    """Channels, height, width of what enters the net, after `transform`."""
     transform: Transform
     classes: int
+    mc_dropout: bool
     is_random: bool
-    """Whether passes differ: a net without Bayesian layers, and without dropout in phase TEST,
-    gives the same in each."""
+    """Whether draws differ. Those of a net without Bayesian layers, and without dropout in phase
+    TEST, are all the same."""
     data: str | None
     """The LMDB that the net itself reads in phase TEST."""
-    color: bool | None
-    """Whether the net's data layer forces encoded images to be colour or grey, None if neither."""
+    test_images: LmdbImages | None
+    """The images in it, if it is there."""
 
     def __init__(
         self,
@@ -46,24 +56,26 @@ class Model:
         output: str | None = None,
         mc_dropout: bool = False,
         gpu: int | None = None,
-        image_shape: tuple[int, int, int] | None = None,
+        image_shape: Shape | None = None,
         scale: float | None = None,
         mean: np.ndarray | Sequence[float] | float | None = None,
     ) -> None:
         """Read a net and its weights.
 
         Args:
-            net: a prototxt, train_test or deploy.
-            weights: a caffemodel; every layer with weights must be in it.
+            net: a prototxt, for training or for deployment.
+            weights: a caffemodel; it must have weights for every layer that needs them.
             seed: of the draws.
-            output: the blob of class scores or probabilities, where it is not clear.
+            output: the blob of class scores or probabilities, if the net has several candidates.
             mc_dropout: let Dropout layers drop, as in training, with a mask for each draw.
-            gpu: the number of the GPU to compute on; without, in the mode that Caffe is in.
-            image_shape: channels, height, width of the images, for a net that does not tell.
-            scale, mean: of the transform, instead of those in the net's data layer.
+            gpu: the number of the GPU to compute on. Without it Caffe's current mode stays.
+            image_shape: channels, height, width of the images, if the net does not tell.
+            scale: what pixels are multiplied by, in place of the scale in the net's data layer.
+            mean: what is subtracted before: a number, one for each channel, or a mean image.
         """
         check_seed(seed)
-        self.path = Path(net)
+        self.path, self.weights = Path(net), Path(weights)
+        self.seed, self.mc_dropout = seed, mc_dropout
         message = read_message(net, "NetParameter")
         layers = {layer.name: layer for layer in read_weights(weights)}
         try:
@@ -74,8 +86,8 @@ class Model:
         self.is_random = inference.is_random
         self._output = inference.output
         self._gpu = gpu
-        with _caffe_errors(f"{net} with {weights}"), _on_gpu(gpu):
-            self._net = _make_net(inference.net, weights, seed)
+        with caffe_errors(f"{net} with {weights}"), on_gpu(gpu):
+            self._net = make_net(inference.net, weights, seed)
         self._check_weights(weights, layers)
         shape = self._net.blobs[self._output].data.shape[1:]
         if int(np.prod(shape)) != max(shape, default=1) or not shape:
@@ -85,53 +97,87 @@ class Model:
             )
         self.classes = max(shape)
 
+    def __repr__(self) -> str:
+        kind = "random" if self.is_random else "not random"
+        return (
+            f"<Model {self.path} with {self.weights}:\n"
+            f"  {times(self.image_shape)} images, {self.classes} classes, seed {self.seed}, {kind}>"
+        )
+
     def sample(
         self,
         images: np.ndarray,
         draws: int | Sequence[int],
         out: np.ndarray | None = None,
-        progress: Callable[[float], None] | None = None,
+        progress: Callable[[float], object] | None = None,
     ) -> np.ndarray:
         """Class probabilities of images in each draw, an array of draws x images x classes.
 
         Args:
-            images: images x channels x height x width, before the transform (0 to 255, mostly).
-            draws: how many (0, 1, 2, …), or their indices.
+            images: images x channels x height x width, before the transform (mostly 0 to 255).
+            draws: how many (draws 0, 1, 2, …), or their indices.
             out: where to write, contiguous float32, such as a memory map.
             progress: is told the share that is done, 0 to 1; what it raises ends the call.
         """
+
+        def read(first: int, count: int) -> np.ndarray:
+            return images[first : first + count]
+
+        return self.sample_parts(read, len(images), draws, out, progress)
+
+    def sample_parts(
+        self,
+        read: Callable[[int, int], np.ndarray],
+        images: int,
+        draws: int | Sequence[int],
+        out: np.ndarray | None = None,
+        progress: Callable[[float], object] | None = None,
+    ) -> np.ndarray:
+        """`sample` for images that need not be in memory all at once.
+
+        Args:
+            read: a function of (first, count) that returns the images first to first + count. It is
+                asked in order, for each image once; Caffe decides how many fit into memory.
+            images: how many there are.
+        """
         count = draws if isinstance(draws, int) else len(draws)
         check_passes(count)
-        if images.shape[1:] != self.image_shape:
-            raise BayesCaffeError(
-                f"{self.path}: takes images of {times(self.image_shape)}, "
-                f"not {times(images.shape[1:])}"
-            )
         if out is None:
-            out = np.empty((count, len(images), self.classes), np.float32)
+            out = np.empty((count, images, self.classes), np.float32)
         shape = self._net.blobs[self._output].data.shape[1:]
-        with _caffe_errors(self.path), _on_gpu(self._gpu):
+        with caffe_errors(self.path), on_gpu(self._gpu):
             self._net.sample(
                 draws,
-                self.transform(images),
+                lambda first, count: self._input(read(first, count)),
+                images,
                 output=self._output,
                 out=out.reshape(*out.shape[:2], *shape),
                 progress=progress,
             )
         return out
 
+    def _input(self, images: np.ndarray) -> np.ndarray:
+        if images.shape[1:] != self.image_shape:
+            raise BayesCaffeError(
+                f"{self.path}: takes images of {times(self.image_shape)}, "
+                f"not {times(images.shape[1:])}"
+            )
+        return self.transform(images)
+
     def _prepare_input(
         self,
         inference: InferenceNet,
-        image_shape: tuple[int, int, int] | None,
+        image_shape: Shape | None,
         scale: float | None,
         mean: np.ndarray | Sequence[float] | float | None,
     ) -> None:
         source, param = inference.source, inference.source.transform_param
-        self.color = True if param.force_color else False if param.force_gray else None
-        self.data = None
+        self.data = self.test_images = None
         if source.type == "Data" and source.data_param.backend == source.data_param.LMDB:
             self.data = source.data_param.source
+            if os.path.exists(self.data):
+                color = True if param.force_color else False if param.force_gray else None
+                self.test_images = LmdbImages(self.data, color)
         if mean is None:
             mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None
         self.transform = Transform(
@@ -140,14 +186,14 @@ class Model:
             crop_size=param.crop_size,
         )
         shape = inference.declared_shape
-        if shape is None and self.data and os.path.exists(self.data):
-            from bayescaffe.data.images import LmdbImages
-
-            shape = LmdbImages(self.data, self.color).shape
+        if shape is None and self.test_images:
+            shape = self.test_images.shape
         shape = shape or image_shape
         if shape is None:
             where = f"its data, {self.data}, is not here" if self.data else "it has no input shape"
-            raise BayesCaffeError(f"the size of its images is not known: {where}; give their shape")
+            raise BayesCaffeError(
+                f"the size of its images is not known: {where}; give it as --shape or image_shape"
+            )
         if len(shape) != 3 or min(shape) < 1:
             raise BayesCaffeError(
                 f"its input is of shape {times(shape)}, expected channels x height x width"
@@ -165,37 +211,16 @@ class Model:
                 )
 
 
-def _make_net(message, weights: str | os.PathLike, seed: int):
-    caffe = import_pycaffe("caffe")
-    from google.protobuf import text_format
-
-    # pycaffe reads nets from files only.
-    with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
-        file.write(text_format.MessageToString(message))
-        file.flush()
-        caffe.set_random_seed(seed)
-        return caffe.Net(file.name, caffe.TEST, weights=str(weights))
-
-
-@contextlib.contextmanager
-def _on_gpu(gpu: int | None) -> Iterator[None]:
-    """Let Caffe compute on this GPU, and on the CPU again afterwards; on None, change nothing."""
-    if gpu is None:
-        yield
-        return
-    caffe = import_pycaffe("caffe")
-    caffe.set_device(gpu)
-    caffe.set_mode_gpu()
-    try:
-        yield
-    finally:
-        caffe.set_mode_cpu()
-
-
-@contextlib.contextmanager
-def _caffe_errors(what: str | os.PathLike) -> Iterator[None]:
-    """Say what Caffe was working on when it failed."""
-    try:
-        yield
-    except RuntimeError as error:  # caffe.Error is one
-        raise BayesCaffeError(f"{what}: {error}") from error
+def as_model(
+    model: Model | str | os.PathLike,
+    weights: str | os.PathLike | None,
+    image_shape: Shape | None = None,
+) -> Model:
+    """A loaded model: the one given, or that of a prototxt and its weights."""
+    if isinstance(model, Model):
+        if weights is not None:
+            raise BayesCaffeError(f"weights {weights}: the model has its weights already")
+        return model
+    if weights is None:
+        raise BayesCaffeError(f"{model}: give the caffemodel too, as weights=…, or a loaded Model")
+    return Model(model, weights, image_shape=image_shape)

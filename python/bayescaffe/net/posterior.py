@@ -1,4 +1,7 @@
-"""What a trained net knows of its own uncertainty, layer by layer.
+"""How uncertain a trained net is of its weights, layer by layer.
+
+    for layer in bayescaffe.inspect("train_test.prototxt", "lenet.caffemodel"):
+        print(layer.name, layer.tau, layer.sign_certainty)
 
 A weight of a Bayesian layer has the posterior q = N(m, (tau m)^2), with one tau for all weights of
 the layer and one for its biases, and the prior p = N(prior_mean, prior_std^2).
@@ -7,7 +10,7 @@ the layer and one for its biases, and the prior p = N(prior_mean, prior_std^2).
 import csv
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,13 +18,19 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
+from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.net.building import caffe_errors, make_net
 from bayescaffe.net.inference_net import TRAIN, layers_of_phase
+from bayescaffe.net.layer_kinds import (
+    deltas,
+    expected_blobs,
+    is_bayesian,
+    means,
+    options,
+    stock_type,
+)
 from bayescaffe.net.messages import LayerBlobs, read_message, read_weights
 from bayescaffe.net.reducing import output_layers, size_field
-
-# kSmallMean of caffe_bayes/include/caffe/bayes/formulas.hpp: where |m| is smaller, -ln|m| is
-# continued by a parabola.
-SMALL_MEAN = 1e-3
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,8 @@ class LayerPosterior:
     tau_bias: float | None
     """The same for the biases."""
     type: str
-    outputs: int
-    """The layer's num_output."""
+    outputs: int | None
+    """The layer's num_output; None for a layer whose size `reduce_net` cannot change."""
     is_output: bool
     """Whether the net's answer comes from this layer, so that its size is not free."""
     norm: float
@@ -83,19 +92,24 @@ def inspect(net: str | os.PathLike, weights: str | os.PathLike) -> list[LayerPos
     message = read_message(net, "NetParameter")
     stored = {layer.name: layer for layer in read_weights(weights)}
     layers = layers_of_phase(message, TRAIN)
-    if not any(map(_is_bayesian, layers)):
-        trained = [layer.name for layer in stored.values() if _is_bayesian(layer)]
+    if not any(map(is_bayesian, layers)):
+        trained = [layer.name for layer in stored.values() if is_bayesian(layer)]
         hint = f"; {weights} has some: {', '.join(trained)}" if trained else ""
         raise BayesCaffeError(f"no Bayesian layer in {net}{hint}")
-    outputs = output_layers(message)
-    posteriors, shared = [], set()
+    layers = [
+        layer
+        for layer in layers
+        if is_bayesian(layer) or is_bayesian(stored.get(layer.name, layer))
+    ]
     for layer in layers:
-        names = [param.name for param in layer.param]
-        if _is_bayesian(layer) or _is_bayesian(stored.get(layer.name, layer)):
-            blobs = _matching_blobs(layer, stored.get(layer.name), net, weights)
-            counted = [i >= len(names) or names[i] not in shared for i in range(len(blobs) // 3)]
-            posteriors.append(_posterior(layer, blobs, counted, layer.name in outputs))
-        shared.update(filter(None, names))
+        _check_blobs(layer, stored.get(layer.name), net, weights)
+    with caffe_errors(f"{net} with {weights}"):
+        caffe_net = make_net(_net_of(layers, stored), weights)
+    found = caffe_net.posteriors()
+    outputs = output_layers(message)
+    posteriors = [
+        _posterior(caffe_net, layer, found[layer.name], layer.name in outputs) for layer in layers
+    ]
     total = sum(layer.kl for layer in posteriors)
     return [replace(layer, kl_share=layer.kl / total if total else 0.0) for layer in posteriors]
 
@@ -108,96 +122,107 @@ def write_csv(layers: Sequence[LayerPosterior], path: str | os.PathLike) -> None
         writer.writerows(layer.as_dict() for layer in layers)
 
 
-def softplus(delta: float) -> float:
-    """tau = ln(1 + exp(delta)), as the layers compute it."""
-    return float(np.logaddexp(0, delta))
-
-
-def kl_divergence(m: np.ndarray, tau: float, prior_mean: float, prior_std: float) -> float:
-    """KL(q || p) of one blob of weights, as formulas.hpp has it: the sum over weights of
-
-    ln prior_std - ln tau - ln|m| - 1/2 + (tau^2 m^2 + (m - prior_mean)^2) / (2 prior_std^2),
-    where a parabola takes the place of ln|m| for |m| < SMALL_MEAN.
-    """
-    m = np.asarray(m, np.float64).ravel()
-    size = np.abs(m)
-    log_size = np.where(
-        size < SMALL_MEAN,
-        math.log(SMALL_MEAN) + ((m / SMALL_MEAN) ** 2 - 1) / 2,
-        np.log(np.maximum(size, SMALL_MEAN)),
-    )
-    squares = ((tau * m) ** 2 + (m - prior_mean) ** 2) / prior_std**2
-    return float(np.sum(math.log(prior_std / tau) - log_size + (squares - 1) / 2))
-
-
-def _is_bayesian(layer) -> bool:
-    return layer.type.startswith("Bayes")
-
-
-def _posterior(layer, blobs: list[np.ndarray], counted: list[bool], is_output: bool):
-    # m, m_b, delta, delta_b, epsilon, epsilon_b; without a bias term m, delta, epsilon.
-    stock = len(blobs) // 3
+def _posterior(net, layer, posterior, is_output: bool) -> LayerPosterior:
+    """The posterior of one layer, from what the net says of it and what its prototxt says."""
     param = layer.bayes_param
-    # The layer raises delta to its floor before each pass, so a file may hold less.
-    taus = [max(softplus(delta.item()), param.tau_min) for delta in blobs[stock : 2 * stock]]
-    priors = [
-        (param.prior_mean, param.prior_std),
-        (param.bias_prior_mean, param.bias_prior_std),
-    ]
-    has_bias = stock == 2
+    m, *m_b = (blob.data for blob in net.params[layer.name][: len(posterior.taus)])
     return LayerPosterior(
         name=layer.name,
-        weights=blobs[0].size,
-        tau=taus[0],
-        biases=blobs[1].size if has_bias else 0,
-        tau_bias=taus[1] if has_bias else None,
+        weights=m.size,
+        tau=posterior.taus[0],
+        biases=m_b[0].size if m_b else 0,
+        tau_bias=posterior.taus[1] if m_b else None,
         type=layer.type,
-        outputs=getattr(layer, size_field(layer)).num_output,
+        outputs=options(layer).num_output if size_field(layer) else None,
         is_output=is_output,
-        norm=float(np.linalg.norm(blobs[0].astype(np.float64))),
-        kl=sum(kl_divergence(blobs[i], taus[i], *priors[i]) for i in range(stock) if counted[i]),
+        norm=float(np.linalg.norm(m.astype(np.float64))),
+        kl=posterior.kl,
         kl_share=0.0,
         kl_weight=float(str(np.float32(param.kl_weight))),  # 0.0036, not 0.00359999993…
         dataset_size=param.dataset_size if param.HasField("dataset_size") else None,
     )
 
 
-def _matching_blobs(layer, stored: LayerBlobs | None, net, weights) -> list[np.ndarray]:
-    """The blobs of a layer, after checks that they are those of the layer in the net."""
+def _net_of(layers: Sequence, stored: dict[str, LayerBlobs]):
+    """A `NetParameter` of these Bayesian layers, each with an input of its own.
+
+    So a net can be asked for its posteriors where its data is not at hand.
+    """
+    net = import_pycaffe("caffe.proto.caffe_pb2").NetParameter()
+    for layer in layers:
+        one = type(layer)()
+        one.CopyFrom(layer)
+        for field in ("bottom", "top", "include", "exclude", "loss_weight"):
+            one.ClearField(field)
+        name = f"input of {layer.name}"
+        shape = _input_shape(one, stored[layer.name].blobs[0].shape)
+        net.layer.add(name=name, type="Input", top=[name]).input_param.shape.add(dim=shape)
+        one.bottom.append(name)
+        one.top.append(layer.name)
+        net.layer.append(one)
+    return net
+
+
+def _input_shape(layer, weights: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an input for which a layer has weights of that shape; its axis is made 1."""
+    kind, param = stock_type(layer), options(layer)
+    if kind == "Embed":
+        return (1,)
+    param.axis = 1
+    if kind == "Scale":
+        param.num_axes = len(weights)
+        return (1, *weights)
+    if kind == "InnerProduct":
+        return (1, weights[0 if param.transpose else 1])
+    channels = weights[0] if kind == "Deconvolution" else weights[1] * param.group
+    # Large enough for the kernel, however it is dilated, and for a padding that is cut off.
+    sizes = [kernel * max(param.dilation or [1]) + 2 * _padding(param) for kernel in weights[2:]]
+    return (1, channels, *sizes)
+
+
+def _padding(param) -> int:
+    return max([*param.pad, param.pad_h, param.pad_w])
+
+
+def _check_blobs(layer, stored: LayerBlobs | None, net, weights) -> None:
+    """Raise if the blobs of a layer are not those of the layer in the net."""
     where = f"{weights} does not fit {net}: layer {layer.name!r}"
     if stored is None:
         raise BayesCaffeError(f"{where} is in the net only")
     if stored.type != layer.type:
         raise BayesCaffeError(f"{where} is {layer.type} in the net, {stored.type} in the weights")
-    if stored.blobs[0].ndim < 2:
+    if stored.blobs[0].ndim < 2 and stock_type(layer) != "Scale":
         raise BayesCaffeError(f"{where} has weights of shape {stored.blobs[0].shape}")
-    param = getattr(layer, size_field(layer))
-    blobs, stock = stored.blobs, 1 + param.bias_term
-    if len(blobs) != 3 * stock:
+    if len(stored.blobs) != expected_blobs(layer):
         raise BayesCaffeError(
-            f"{where} has {len(blobs)} blobs in the weights; with bias_term: "
-            f"{str(param.bias_term).lower()} it must have {3 * stock}"
+            f"{where} has {len(stored.blobs)} blobs in the weights; with bias_term: "
+            f"{str(options(layer).bias_term).lower()} it must have {expected_blobs(layer)}"
         )
-    for what, wanted, found in _sizes(layer, param, blobs[:stock]):
+    for what, wanted, found in _sizes(layer, means(stored)):
         if wanted != found:
             raise BayesCaffeError(f"{where} has {what} {wanted} in the net, {found} in the weights")
-    if any(delta.size != 1 for delta in blobs[stock : 2 * stock]):
+    if any(delta.size != 1 for delta in deltas(stored)):
         raise BayesCaffeError(f"{where} has a delta that is not one number")
-    for blob in blobs[: 2 * stock]:
+    for blob in (*means(stored), *deltas(stored)):
         if bad := blob.size - np.count_nonzero(np.isfinite(blob)):
             raise BayesCaffeError(
                 f"{weights}: layer {layer.name!r} has {bad:,} parameters that are NaN or infinite"
             )
-    return blobs
 
 
-def _sizes(layer, param, means: list[np.ndarray]):
+def _sizes(layer, blobs: list[np.ndarray]) -> Iterator[tuple[str, object, object]]:
     """What the prototxt says of the shapes of the means: name, value wanted, value found."""
-    m, *bias = means
-    if layer.type.endswith("InnerProduct"):
+    kind, param = stock_type(layer), options(layer)
+    m, *bias = blobs
+    if kind == "Scale":
+        return
+    if kind == "Embed":
+        yield "input_dim", param.input_dim, len(m)
+        yield "num_output", param.num_output, m.shape[1]
+    elif kind == "InnerProduct":
         yield "num_output", param.num_output, m.shape[1 if param.transpose else 0]
     else:
-        transposed = layer.type.endswith("Deconvolution")
+        transposed = kind == "Deconvolution"
         yield "num_output", param.num_output, m.shape[1] * param.group if transposed else len(m)
         kernel = tuple(param.kernel_size) or (param.kernel_h, param.kernel_w)
         yield "kernel", kernel * (m.ndim - 2) if len(kernel) == 1 else kernel, m.shape[2:]

@@ -1,4 +1,4 @@
-"""Making layers of a net smaller, as the paper did with one that was unsure of its signs.
+"""Making layers of a net smaller, as the paper did with a layer that was unsure of its signs.
 
 Only `num_output` changes, in the text of the prototxt: comments, order and layout stay. Layers
 further on take their input size from what comes in, so they need no edit; where that is not so (a
@@ -13,11 +13,12 @@ from fractions import Fraction
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.net.inference_net import TEST, TRAIN, layers_of_phase
+from bayescaffe.net.layer_kinds import data_tops, means, stock_type
 from bayescaffe.net.messages import LayerBlobs, parse_message
 
-# A layer is unsure of its signs where fewer of its weights than this are expected to have the sign
-# of their mean. tau is then above 0.608, which divides the paper's 0.758, for which it halved the
-# layer, from the 0.567 with which it was content.
+# A layer is unsure of its signs if fewer of its weights than this are expected to have the sign of
+# their mean. Its tau is then above 0.608: between the 0.758 for which the paper halved a layer and
+# the 0.567 of the halved layer, which it kept.
 SIGN_CERTAINTY = 0.95
 
 SIZE_FIELDS = {
@@ -55,7 +56,9 @@ def advice(text: str, layers: Sequence, source: str = "the net") -> list[Advice]
         source: what obstacles call the net.
     """
     unsure = [
-        layer for layer in layers if layer.sign_certainty < SIGN_CERTAINTY and not layer.is_output
+        layer
+        for layer in layers
+        if layer.sign_certainty < SIGN_CERTAINTY and layer.outputs and not layer.is_output
     ]
     found = []
     for layer in sorted(unsure, key=lambda layer: layer.sign_certainty):
@@ -125,8 +128,7 @@ def count_parameters(
         if layer.name not in scales:
             continue
         inputs, outputs = scales[layer.name]
-        means = len(layer.blobs) // (3 if layer.type.startswith("Bayes") else 1)
-        for i, blob in enumerate(layer.blobs[:means]):
+        for i, blob in enumerate(means(layer)):
             scale = outputs * inputs if i == 0 and size_field(layer) else outputs
             totals[0] += blob.size
             totals[1] += int(blob.size * scale) if blob.size > 1 else blob.size
@@ -135,7 +137,7 @@ def count_parameters(
 
 def size_field(layer) -> str | None:
     """The field of a layer that holds its num_output, None for layers that choose no size."""
-    return SIZE_FIELDS.get(layer.type.removeprefix("Bayes"))
+    return SIZE_FIELDS.get(stock_type(layer))
 
 
 def output_layers(net) -> set[str]:
@@ -150,16 +152,11 @@ def output_layers(net) -> set[str]:
         for layer in layers_of_phase(net, phase):
             sources = set().union(*(origins.get(bottom, ()) for bottom in layer.bottom))
             ends.difference_update(layer.bottom)
-            for top in _data_tops(layer):
+            for top in data_tops(layer):
                 origins[top] = {layer.name} if size_field(layer) else sources
                 ends.add(top)
         found.update(*(origins[end] for end in ends))
     return found
-
-
-def _data_tops(layer) -> Sequence[str]:
-    """The tops without that for KL, which a Bayesian layer may have after one for each bottom."""
-    return layer.top[: len(layer.bottom)] if layer.type.startswith("Bayes") else layer.top
 
 
 @dataclass(frozen=True)
@@ -180,7 +177,7 @@ def _scales(before: Sequence, after: Sequence, source: str) -> dict[str, tuple[F
         width = _width(old, new, bottoms, refusal)
         inputs = bottoms[0].scale if bottoms else Fraction(1)
         scales[new.name] = inputs, width.scale
-        widths.update((top, width) for top in _data_tops(new))
+        widths.update((top, width) for top in data_tops(new))
         for i, param in enumerate(new.param):
             if param.name:
                 change = (inputs if i == 0 and size_field(new) else 1, width.scale)
@@ -196,7 +193,7 @@ def _scales(before: Sequence, after: Sequence, source: str) -> dict[str, tuple[F
 def _width(old, new, bottoms: Sequence[_Width], refusal: str) -> _Width:
     """The channels that one layer gives."""
     changed = any(bottom.scale != 1 for bottom in bottoms)
-    kind = new.type.removeprefix("Bayes")
+    kind = stock_type(new)
     if field := size_field(new):
         was, param = getattr(old, field).num_output, getattr(new, field)
         if not was:

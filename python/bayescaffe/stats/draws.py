@@ -12,6 +12,7 @@ instead of reading them, so a file may be larger than memory.
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,22 +46,36 @@ class Draws:
 
 
 def save_draws(
-    path: str | os.PathLike,
-    probabilities: np.ndarray | list[np.ndarray],
-    labels: np.ndarray | None,
-    meta: dict,
+    path: str | os.PathLike, probabilities: np.ndarray, labels: np.ndarray | None, meta: dict
 ) -> None:
-    """Write a draws file. An existing file is replaced only when the new one is complete.
+    """Write a draws file. An existing file is replaced only when the new one is complete."""
 
-    A list of arrays is joined along the images.
+    def fill(array: np.ndarray) -> tuple[np.ndarray | None, dict]:
+        array[...] = probabilities
+        return labels, meta
+
+    write_draws(path, np.shape(probabilities), fill)
+
+
+def write_draws(
+    path: str | os.PathLike,
+    shape: tuple[int, int, int],
+    fill: Callable[[np.ndarray], tuple[np.ndarray | None, dict]],
+) -> None:
+    """Write a draws file in place. An existing file is replaced only when the new one is complete.
+
+    Args:
+        shape: draws, images, classes.
+        fill: fills the probabilities, a memory map of the file, and returns labels and meta.
     """
-    path = Path(path)
-    members = {"probabilities": probabilities}
-    if labels is not None:
-        members["labels"] = np.asarray(labels, np.int64)
-    members["meta"] = np.array(json.dumps(meta))
-    with scratch_file(path) as scratch:
-        write_npz(scratch, members)
+
+    def members(probabilities: np.ndarray) -> dict[str, np.ndarray]:
+        labels, meta = fill(probabilities)
+        known = {} if labels is None else {"labels": np.asarray(labels, np.int64)}
+        return {**known, "meta": np.array(json.dumps(meta))}
+
+    with scratch_file(Path(path)) as scratch:
+        write_npz(scratch, "probabilities", shape, np.float32, members)
 
 
 def load_draws(path: str | os.PathLike) -> Draws:

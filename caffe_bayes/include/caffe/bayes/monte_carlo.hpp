@@ -31,8 +31,12 @@ namespace bayes {
 template <typename Dtype>
 class MonteCarlo {
  public:
-  /// An array that feeds a top of an Input layer, or that a blob is copied to.
-  typedef std::map<std::string, const Dtype*> Inputs;
+  /// Gives `count` items from number `first` on to a top of an Input layer. It
+  /// is asked in order, for each item once; the items need not outlive the next
+  /// call. So the images need not be in memory all at once.
+  typedef std::function<const Dtype*(int first, int count)> Source;
+  typedef std::map<std::string, Source> Inputs;
+  /// An array that a blob is copied to.
   typedef std::map<std::string, Dtype*> Kept;
   /// Told the share of the work that is done; false stops the run.
   typedef std::function<bool(double)> Progress;
@@ -46,8 +50,8 @@ class MonteCarlo {
    * @brief Writes out[(d * images + i) * size + j] = number j of the output for
    *        image i in the draw draws[d].
    *
-   * @param images how many: from the arrays in `inputs`, each with that many
-   *        items, or else as the net's data layers give them
+   * @param images how many: from the sources in `inputs`, or else as the net's
+   *        data layers give them
    * @param kept   blobs that do not depend on the draw to be copied, such as
    *        labels
    * @return whether it came to its end

@@ -15,8 +15,9 @@ namespace bayes {
 
 namespace {
 
-// What the collected images may take, and what the blobs of a copy of the net
-// should not exceed, so that they stay in the cache from one layer to the next.
+// What the collected images may take, and those that a source gives at once;
+// and what the blobs of a copy of the net should not exceed, so that they stay
+// in the cache from one layer to the next.
 const size_t kCollectedBytes = 64 << 20;
 const size_t kCachedBytes = 4 << 20;
 // Fewer images at once than this leave the vectors of a product empty. They may
@@ -282,12 +283,16 @@ void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
   for (Entry& entry : entries_) {
     entry.items.resize(static_cast<size_t>(count) * entry.size);
   }
+  std::map<std::string, const Dtype*> items;
+  for (const auto& input : inputs) {
+    items[input.first] = input.second(first, count);
+  }
   for (int done = 0; done < count; done += batch_) {
     const int now = std::min(batch_, count - done);
-    for (const auto& input : inputs) {
+    for (const auto& input : items) {
       Blob<Dtype>* blob = net_->blob_by_name(input.first).get();
       const size_t size = ItemSize(*blob);
-      std::copy_n(input.second + (first + done) * size, now * size,
+      std::copy_n(input.second + done * size, now * size,
                   blob->mutable_cpu_data());
     }
     for (int layer : fixed_part_) net_->ForwardFromTo(layer, layer);
@@ -416,13 +421,18 @@ template <typename Dtype>
 bool MonteCarlo<Dtype>::Run(const std::vector<uint64_t>& draws, int images,
                             const Inputs& inputs, const Kept& kept, Dtype* out,
                             const Progress& progress) {
-  for (const auto& input : inputs) CheckItems(input.first);
+  size_t input_size = 0;
+  for (const auto& input : inputs) {
+    CheckItems(input.first);
+    input_size += ItemSize(*net_->blob_by_name(input.first));
+  }
   for (const auto& keep : kept) CheckItems(keep.first);
-  size_t bytes = 0;
-  for (const Entry& entry : entries_) bytes += entry.size * sizeof(Dtype);
+  size_t entry_size = 0;
+  for (const Entry& entry : entries_) entry_size += entry.size;
+  const size_t bytes =
+      std::max<size_t>({1, input_size, entry_size}) * sizeof(Dtype);
   // Whole batches, so that none is read twice.
-  const int batches = std::max<size_t>(
-      1, kCollectedBytes / std::max<size_t>(1, bytes) / batch_);
+  const int batches = std::max<size_t>(1, kCollectedBytes / bytes / batch_);
   const int collected = batches * batch_;
   for (int first = 0; first < images; first += collected) {
     const int count = std::min(collected, images - first);

@@ -1,0 +1,77 @@
+"""Images in arrays, in memory or in .npy and .npz files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.npz import NpzFile, map_npy
+from bayescaffe.data.interface import Images, Labels
+
+
+class ArrayImages(Images):
+    """Images in an array: images x height x width, or images x channels x height x width."""
+
+    def __init__(
+        self, array: np.ndarray, *, path: Path | None = None, labels: Labels = None
+    ) -> None:
+        self.path = path
+        self._name = str(path or "array")
+        if array.ndim == 3:
+            array = array[:, np.newaxis]
+        if array.ndim != 4 or not array.size or array.dtype.kind not in "buif":
+            raise BayesCaffeError(
+                f"{self._name}: is {array.dtype} of shape {times(array.shape)}, expected numbers "
+                "of images x height x width or images x channels x height x width"
+            )
+        self._array = array
+        self.shape = array.shape[1:]
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def read(self, indices: Sequence[int]) -> np.ndarray:
+        rows = slice(indices.start, indices.stop) if isinstance(indices, range) else indices
+        return np.asarray(self._array[rows])
+
+    def describe(self, index: int) -> str:
+        return f"{self._name}: image {index}"
+
+
+def open_array_file(path: Path) -> ArrayImages:
+    """The images of an .npy file, or of an .npz file with the labels that may be in it."""
+    if path.suffix == ".npy":
+        return ArrayImages(map_array(path), path=path)
+    with NpzFile(path) as file:
+        arrays = {name: file.map(name) for name in file}
+    images = [name for name, array in arrays.items() if array.ndim in (3, 4)]
+    if len(images) != 1:
+        raise BayesCaffeError(
+            f"{path}: expected one array of images (3 or 4 dimensions), found {images or 'none'}; "
+            "save the one that is meant as .npy"
+        )
+    labels = [array for array in arrays.values() if array.ndim == 1]
+    array = arrays[images[0]]
+    checked = checked_labels(labels[0], str(path), len(array)) if len(labels) == 1 else None
+    return ArrayImages(array, path=path, labels=checked)
+
+
+def checked_labels(labels: np.ndarray, name: str, images: int) -> np.ndarray:
+    """Labels as int64, if there is one whole number for each image; `name` is for the error."""
+    if labels.shape != (images,) or labels.dtype.kind not in "iu":
+        raise BayesCaffeError(
+            f"{name}: labels are {labels.dtype} of shape {labels.shape}, expected one whole number "
+            f"for each of {images} images"
+        )
+    return labels.astype(np.int64)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """The array in an .npy file, as a read-only memory map."""
+    with path.open("rb") as file:
+        try:
+            return map_npy(file)
+        except (ValueError, EOFError) as error:
+            raise BayesCaffeError(f"{path}: damaged, or not an array (.npy): {error}") from error

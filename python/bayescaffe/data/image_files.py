@@ -1,0 +1,169 @@
+"""Image files: photos and drawings of any size and format that Pillow reads."""
+
+import io
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data.interface import Images, Labels, Shape
+
+
+class ImageFiles(Images):
+    """Image files of any size and format, stretched to one shape. A file may be its content."""
+
+    def __init__(
+        self,
+        files: Sequence[str | os.PathLike | bytes],
+        *,
+        shape: Shape | None = None,
+        path: Path | None = None,
+        names: Sequence[str] | None = None,
+        labels: Labels = None,
+        invert: bool = False,
+    ) -> None:
+        self.path = path
+        self.shape = None
+        self.names = list(names or (_file_name(file) for file in files))
+        self.labels = labels
+        self._files = list(files)
+        self._invert = invert
+        if shape is not None:
+            self.fit(shape)
+
+    def fit(self, shape: Shape) -> None:
+        if shape[0] not in (1, 3):
+            raise BayesCaffeError(
+                f"image files are grey or colour, but the net takes {shape[0]} channels"
+            )
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, indices: Sequence[int]) -> np.ndarray:
+        result = np.empty((len(indices), *self.shape), np.uint8)
+
+        def load(row: int) -> None:
+            result[row] = self._load(indices[row])
+
+        if len(indices) == 1:
+            load(0)
+        else:
+            with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
+                list(pool.map(load, range(len(indices))))
+        return result
+
+    def describe(self, index: int) -> str:
+        return _file_name(self._files[index])
+
+    def _load(self, index: int) -> np.ndarray:
+        try:
+            file = self._files[index]
+            content = file if isinstance(file, bytes) else Path(file).read_bytes()
+            image = decode(content, self.shape[0], self.shape[1:])
+        except (BayesCaffeError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BayesCaffeError(f"{self.describe(index)}: {reason}") from error
+        return 255 - image if self._invert else image
+
+
+def _file_name(file: str | os.PathLike | bytes) -> str:
+    return "-" if isinstance(file, bytes) else str(file)
+
+
+def open_folder(path: Path, class_names: Sequence[str] | None, invert: bool) -> ImageFiles:
+    """The image files in a folder and its sub-folders, whose names may be labels."""
+    files = find_images(path)
+    names = [str(file.relative_to(path)) for file in files]
+    labels = _folder_labels(names, class_names)
+    return ImageFiles(files, path=path, names=names, labels=labels, invert=invert)
+
+
+def open_list(path: Path, invert: bool) -> ImageFiles:
+    """A list of image files, relative to where the list is; a label may follow the name."""
+    try:
+        lines = [line.rstrip() for line in path.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise BayesCaffeError(f"{path}: not a text file: {error}") from error
+    if not lines:
+        raise BayesCaffeError(f"{path}: names no image files")
+    labelled = [re.fullmatch(r"(.+?)\s+(-?\d+)", line) for line in lines]
+    labels = None
+    if all(labelled):
+        names = [match[1] for match in labelled]
+        labels = np.array([int(match[2]) for match in labelled], np.int64)
+    else:
+        names = lines
+    files = [path.parent / name for name in names]
+    return ImageFiles(files, path=path, names=names, labels=labels, invert=invert)
+
+
+def find_images(folder: Path) -> list[Path]:
+    """The image files in a folder and its sub-folders, sorted; hidden ones are left out."""
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in known
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    if not found:
+        raise BayesCaffeError(f"{folder}: no image files in this folder")
+    return found
+
+
+def decode(
+    content: bytes, channels: int | None = None, size: tuple[int, int] | None = None
+) -> np.ndarray:
+    """An image file's content as channels x height x width bytes, upright, over white where it is
+    transparent, and stretched to `size` (height, width). Without `channels`, grey stays grey."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = ImageOps.exif_transpose(opened)
+            image = _plain(image, channels)
+    except UnidentifiedImageError as error:
+        raise BayesCaffeError("not an image, or of a format that is not known") from error
+    except BayesCaffeError:
+        raise
+    except Exception as error:  # Pillow's readers raise many kinds for damaged files
+        raise BayesCaffeError(f"cannot be read as an image: {error}") from error
+    if size and (image.height, image.width) != size:
+        image = image.resize(size[::-1], Image.Resampling.LANCZOS)
+    pixels = np.asarray(image)
+    return pixels[np.newaxis] if pixels.ndim == 2 else pixels[..., ::-1].transpose(2, 0, 1)
+
+
+def _plain(image, channels: int | None):
+    """A Pillow image with 8 bits a channel, grey or red, green, blue."""
+    from PIL import Image
+
+    if image.mode == "F":
+        raise BayesCaffeError("has floating-point pixels, whose range is not known")
+    if image.mode.startswith("I"):  # 16 bits
+        image = Image.fromarray((np.asarray(image) / 257).clip(0, 255).round().astype(np.uint8))
+    if channels is None:
+        channels = 1 if image.mode in ("1", "L", "LA") else 3
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def _folder_labels(names: list[str], class_names: Sequence[str] | None) -> Labels:
+    """Labels by the sub-folders: their places in `class_names`, or the numbers that they are."""
+    folders = [os.path.dirname(name).split(os.sep)[0] for name in names]
+    if class_names is not None and set(folders) <= set(class_names):
+        return np.array([list(class_names).index(folder) for folder in folders], np.int64)
+    if all(re.fullmatch(r"[0-9]+", folder) for folder in folders):
+        return np.array([int(folder) for folder in folders], np.int64)
+    return None

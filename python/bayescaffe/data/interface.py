@@ -1,0 +1,67 @@
+"""What every source of images offers: `Images`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bayescaffe.common.errors import BayesCaffeError, times
+
+Shape = tuple[int, int, int]
+"""Channels, height, width."""
+Labels = np.ndarray | None
+Take = Callable[[int], tuple[np.ndarray, Labels]]
+"""Gives the next images, as many as it is told, with their labels or None."""
+
+
+class Images(ABC):
+    """Images in a definite order, with labels and names if they have any.
+
+    Images are arrays of images x channels x height x width before the transform, so bytes are 0 to
+    255. Colours are in Caffe's order: blue, green, red. No source holds all its images in memory.
+    """
+
+    path: Path | None = None
+    """Where they are, None if in no file."""
+    shape: Shape | None
+    """Channels, height, width of each; None for image files before `fit`."""
+    names: list[str] | None = None
+    """The files' names, if each image is one."""
+    labels: Labels = None
+    """int64 per image; None if not known, or if only `in_order` tells them."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, indices: Sequence[int]) -> np.ndarray:
+        """The images with these indices, in that order."""
+
+    @abstractmethod
+    def describe(self, index: int) -> str:
+        """What errors call an image."""
+
+    def fit(self, shape: Shape) -> None:
+        """Make the images of that shape: image files are stretched, others must have it."""
+        if self.shape != shape:
+            hint = ""
+            if self.shape == (*shape[1:], shape[0]):
+                hint = "; put the channels before height and width"
+            raise BayesCaffeError(
+                f"{self.path or 'array'}: images are {times(self.shape or ())}, but the net takes "
+                f"{times(shape)}{hint}"
+            )
+
+    def in_order(self) -> Take:
+        """A function that gives the images from the first to the last, some at each call."""
+        start = 0
+
+        def take(count: int) -> tuple[np.ndarray, Labels]:
+            nonlocal start
+            rows = slice(start, start + count)
+            start += count
+            labels = None if self.labels is None else self.labels[rows]
+            return self.read(range(rows.start, rows.stop)), labels
+
+        return take

@@ -1,0 +1,208 @@
+"""LMDBs of images as a Caffe Data layer reads them: one `Datum` message per image.
+
+`write_lmdb` puts the message together by hand, so that data can be prepared before Caffe is built;
+`LmdbImages` reads it with pycaffe's own class.
+"""
+
+import math
+import mmap
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import lmdb
+import numpy as np
+
+from bayescaffe.common import pycaffe
+from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.progress import ProgressBar
+from bayescaffe.data.image_files import decode
+from bayescaffe.data.interface import Images, Labels, Shape, Take
+
+RECORDS_PER_TRANSACTION = 10_000
+
+
+def varint(number: int) -> bytes:
+    """Protobuf's encoding of a number that is not negative: 7 bits a byte, lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def datum(image: np.ndarray, label: int) -> bytes:
+    """Caffe's `Datum`: channels = 1, height = 2, width = 3, data = 4 (bytes), label = 5.
+
+    Before each value stands its tag, `field << 3 | type` (type 0 is a varint, 2 is bytes).
+    """
+    channels, height, width = image.shape
+    return b"".join(
+        (
+            b"\x08" + varint(channels),
+            b"\x10" + varint(height),
+            b"\x18" + varint(width),
+            b"\x22" + varint(image.size) + image.tobytes(),
+            b"\x28" + varint(label),
+        )
+    )
+
+
+def write_lmdb(
+    path: Path, images: np.ndarray, labels: np.ndarray, order: Sequence[int], progress: bool
+) -> None:
+    """Make the directory `path` and in it an LMDB of `images` (N x C x H x W), in that `order`."""
+    path.mkdir()
+    # Generous: a B-tree page may be half empty, and a large record starts on a page of its own.
+    # The file only grows to what is used.
+    map_size = len(images) * (2 * images[0].size + 2 * mmap.PAGESIZE) + 2**20
+    try:
+        # Nobody else sees this file yet: no lock needed, and one sync at the end is enough.
+        with (
+            ProgressBar(len(images), path.name, show=progress) as bar,
+            lmdb.open(str(path), map_size, lock=False, sync=False, mode=0o644) as env,
+        ):
+            for start in range(0, len(images), RECORDS_PER_TRANSACTION):
+                rows = order[start : start + RECORDS_PER_TRANSACTION]
+                with env.begin(write=True) as transaction:
+                    records = _records(images, labels, rows, start)
+                    transaction.cursor().putmulti(records, append=True)
+                bar.advance(len(rows))
+            env.sync(True)
+    except lmdb.Error as error:
+        raise BayesCaffeError(f"{path}: cannot write the LMDB: {error}") from error
+
+
+def _records(
+    images: np.ndarray, labels: np.ndarray, rows: Sequence[int], start: int
+) -> Iterator[tuple[bytes, bytes]]:
+    for key, row in enumerate(rows, start):
+        yield b"%08d" % key, datum(images[row], int(labels[row]))
+
+
+class LmdbImages(Images):
+    """The `Datum` records of an LMDB, in the order of their keys, as a Data layer reads them."""
+
+    shape: Shape
+    _open: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+    def __init__(self, path: str | os.PathLike, color: bool | None = None) -> None:
+        """Open an LMDB; `color` makes encoded images colour (True) or grey (False)."""
+        self.path = Path(path)
+        self._channels = None if color is None else 3 if color else 1
+        self._size: tuple[int, int] | None = None
+        self._env = self._environment()
+        self._length = self._env.stat()["entries"]
+        if not self._length:
+            raise BayesCaffeError(f"{path}: the LMDB has no records")
+        self._keys: list[bytes] | None = None
+        with self._env.begin() as transaction:
+            key, record = next(iter(transaction.cursor()))
+            datum = self._datum(0, key, record)
+            self._is_encoded, self._has_labels = datum.encoded, datum.HasField("label")
+            first = self._pixels(0, datum)
+            self._dtype, self.shape = first.dtype, first.shape
+
+    def fit(self, shape: Shape) -> None:
+        if self._is_encoded:
+            self._channels, self._size, self.shape = shape[0], shape[1:], shape
+        super().fit(shape)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, indices: Sequence[int]) -> np.ndarray:
+        if self._keys is None:
+            with self._env.begin() as transaction:
+                self._keys = list(transaction.cursor().iternext(values=False))
+        with self._env.begin() as transaction:
+            images = [
+                self._record(index, self._keys[index], transaction.get(self._keys[index]))[0]
+                for index in indices
+            ]
+        return np.stack(images) if images else np.empty((0, *self.shape), self._dtype)
+
+    def in_order(self) -> Take:
+        records = self._records()
+
+        def take(count: int) -> tuple[np.ndarray, Labels]:
+            images = np.empty((count, *self.shape), self._dtype)
+            labels = np.empty(count, np.int64) if self._has_labels else None
+            for row in range(count):
+                images[row], label = next(records)
+                if labels is not None:
+                    labels[row] = label
+            return images, labels
+
+        return take
+
+    def describe(self, index: int) -> str:
+        return f"{self.path}: record {index}"
+
+    def _records(self) -> Iterator[tuple[np.ndarray, int | None]]:
+        with self._env.begin(buffers=True) as transaction:
+            for index, (key, record) in enumerate(transaction.cursor()):
+                yield self._record(index, key, record)
+
+    def _datum(self, index: int, key: bytes, record: bytes):
+        try:
+            return pycaffe.decode(bytes(record), "Datum", "not a Datum")
+        except BayesCaffeError as error:
+            key = bytes(key).decode(errors="replace")
+            raise BayesCaffeError(f"{self.describe(index)} (key {key}): {error}") from error
+
+    def _record(self, index: int, key: bytes, record: bytes) -> tuple[np.ndarray, int]:
+        """Pixels and label of a record, which must be like the first one."""
+        datum = self._datum(index, key, record)
+        image = self._pixels(index, datum)
+        if image.shape != self.shape:
+            raise BayesCaffeError(
+                f"{self.describe(index)}: is {times(image.shape)}, but the first record is "
+                f"{times(self.shape)}"
+            )
+        if image.dtype != self._dtype or datum.HasField("label") != self._has_labels:
+            raise BayesCaffeError(
+                f"{self.describe(index)}: some records have bytes or a label and some have not"
+            )
+        return image, datum.label
+
+    def _pixels(self, index: int, datum) -> np.ndarray:
+        if datum.encoded:
+            try:
+                return decode(datum.data, self._channels, self._size)
+            except BayesCaffeError as error:
+                raise BayesCaffeError(f"{self.describe(index)}: {error}") from error
+        shape = (datum.channels, datum.height, datum.width)
+        values = (
+            np.frombuffer(datum.data, np.uint8)
+            if datum.data
+            else np.array(datum.float_data, np.float32)
+        )
+        if values.size != math.prod(shape) or not values.size:
+            raise BayesCaffeError(
+                f"{self.describe(index)}: has {values.size} values, but its shape is {times(shape)}"
+            )
+        return values.reshape(shape)
+
+    def _environment(self) -> lmdb.Environment:
+        """The open LMDB. A process must not open one twice, so those in use are remembered."""
+        path = self.path / "data.mdb" if self.path.is_dir() else self.path
+        status = path.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in self._open:
+            return self._open[identity]
+        try:
+            env = lmdb.open(str(path), readonly=True, lock=False, subdir=False)
+        except lmdb.Error as error:
+            raise BayesCaffeError(f"{self.path}: truncated, or not an LMDB: {error}") from error
+        # What lies behind the end of a truncated file would be a bus error.
+        size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if status.st_size < size:
+            env.close()
+            raise BayesCaffeError(
+                f"{self.path}: truncated: {path.name} has {status.st_size} bytes, expected {size}"
+            )
+        self._open[identity] = env
+        return env

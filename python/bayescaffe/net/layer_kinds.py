@@ -1,0 +1,62 @@
+"""What the type of a layer tells: whether it is Bayesian, and what its stock type is.
+
+A Bayesian layer is a stock layer with a posterior: BayesConvolution of Convolution, and so on. In
+place of each parameter blob of the stock layer it has three: the means m of all of them, then the
+delta of each, then the noise epsilon of each.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bayescaffe.net.messages import LayerBlobs
+
+_PREFIX = "Bayes"
+_BLOBS_PER_PARAMETER = 3  # m, delta, epsilon
+
+_PARAM_FIELDS = {
+    "Convolution": "convolution_param",
+    "Deconvolution": "convolution_param",
+    "Embed": "embed_param",
+    "InnerProduct": "inner_product_param",
+    "Scale": "scale_param",
+}
+"""The stock layers that have Bayesian forms, and the field of a layer with their options."""
+
+
+def is_bayesian(layer) -> bool:
+    """Whether a layer, of a net or of a caffemodel, has a posterior."""
+    return layer.type.startswith(_PREFIX)
+
+
+def stock_type(layer) -> str:
+    """The type of the layer without a posterior."""
+    return layer.type.removeprefix(_PREFIX)
+
+
+def options(layer):
+    """What the prototxt says of a layer in the field of its stock type."""
+    return getattr(layer, _PARAM_FIELDS[stock_type(layer)])
+
+
+def means(layer: LayerBlobs) -> list[np.ndarray]:
+    """The weights and biases of a layer; of a Bayesian layer, their means."""
+    if not is_bayesian(layer):
+        return layer.blobs
+    return layer.blobs[: len(layer.blobs) // _BLOBS_PER_PARAMETER]
+
+
+def deltas(layer: LayerBlobs) -> list[np.ndarray]:
+    """The delta of each blob of weights or biases of a Bayesian layer."""
+    count = len(means(layer))
+    return layer.blobs[count : 2 * count]
+
+
+def expected_blobs(layer) -> int:
+    """How many blobs a Bayesian layer of a prototxt has in its caffemodel."""
+    return _BLOBS_PER_PARAMETER * (1 + options(layer).bias_term)
+
+
+def data_tops(layer) -> Sequence[str]:
+    """The tops of a layer, without the KL that a Bayesian layer may have behind its others."""
+    return layer.top[: len(layer.bottom)] if is_bayesian(layer) else layer.top
