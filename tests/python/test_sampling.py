@@ -77,6 +77,13 @@ def test_the_nets_own_test_images_are_the_default(trained, digits, out):
     assert np.array_equal(found, expected)
 
 
+def test_the_path_of_the_data_is_absolute(trained, digits, monkeypatch):
+    trained[0].write_text(trained[0].read_text().replace(f"{digits}/", ""))
+    monkeypatch.chdir(digits)
+    for data in (None, "test_lmdb"):
+        assert sample(Model(*trained), data, 1).meta["data"] == str(digits / "test_lmdb")
+
+
 PART = 2**26 // (4 * 144)
 """Images of 1 x 12 x 12 that Caffe takes at a time: 64 MB."""
 

@@ -43,9 +43,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "net", type=Path, metavar="NET", help="prototxt of the net, with the prior"
-    )
+    parser.add_argument("net", type=Path, metavar="NET", help="prototxt of the net, with the prior")
     parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="caffemodel of that net")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the numbers to FILE")
     parser.add_argument(

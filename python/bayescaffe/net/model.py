@@ -177,7 +177,7 @@ class Model:
             self.data = source.data_param.source
             if os.path.exists(self.data):
                 color = True if param.force_color else False if param.force_gray else None
-                self.test_images = LmdbImages(self.data, color)
+                self.test_images = LmdbImages(os.path.abspath(self.data), color)
         if mean is None:
             mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None
         self.transform = Transform(
