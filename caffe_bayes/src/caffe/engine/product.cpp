@@ -1,5 +1,6 @@
 #include "caffe/engine/product.hpp"
 
+#include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 
 namespace caffe {
@@ -40,17 +41,17 @@ void Multiply(int rows, int columns, int depth, const Matrix<T>& a,
   ParallelFor(panels * parts, [&](int task) {
     const int column = task / parts * width, part = task % parts;
     const int used = std::min(width, columns - column);
-    T* panel = Scratch<T, 0>(static_cast<size_t>(depth) * width);
-    PackPanel(b, column, used, depth, panel);
-    T* tile = Scratch<T, 1>(static_cast<size_t>(kernels.block_rows) * width);
+    const Scratch<T> panel(static_cast<size_t>(depth) * width);
+    PackPanel<T>(b, column, used, depth, panel);
+    const Scratch<T> tile(static_cast<size_t>(kernels.block_rows) * width);
     for (int block = blocks.count() * part / parts;
          block < blocks.count() * (part + 1) / parts; ++block) {
       const int row = blocks.begin(block), size = blocks.size(block);
       Start<T> here = start;
       if (here.row_bias) here.row_bias += row;
       kernels.multiply(size, used, depth,
-                       Left<T>{a.data + row * a.row, a.row, a.column}, panel,
-                       transpose ? tile : c + row * c_row + column,
+                       LeftOperand<T>{a.data + row * a.row, a.row, a.column},
+                       panel, transpose ? tile : c + row * c_row + column,
                        transpose ? width : c_row, here);
       if (transpose) {
         kernels.transpose(size, used, tile, width, c + column * c_row + row,
