@@ -22,14 +22,14 @@ struct Piece {
 };
 
 /// The left operand of a product: element (i, k) is data[i * row + k * column].
-/// Where `stretch` is set, only as many columns follow each other like that;
-/// the next ones begin `jump` further, and so on.
+/// If `run` is not 0, the columns come in runs of that many, each of which
+/// begins `run_distance` after the one before.
 template <typename T>
-struct Left {
+struct LeftOperand {
   const T* data;
   ptrdiff_t row, column;
-  int stretch = 0;
-  ptrdiff_t jump = 0;
+  int run = 0;
+  ptrdiff_t run_distance = 0;
 };
 
 /// What an element of a product starts from.
@@ -48,7 +48,7 @@ struct Kernels {
   /// c[i * c_row + j] = start + sum over k < depth of
   ///     a(i, k) panel[k * panel_columns + j]
   /// for 0 <= i < rows <= block_rows, 0 <= j < columns <= panel_columns.
-  void (*multiply)(int rows, int columns, int depth, const Left<T>& a,
+  void (*multiply)(int rows, int columns, int depth, const LeftOperand<T>& a,
                    const T* panel, T* c, ptrdiff_t c_row,
                    const Start<T>& start);
 

@@ -10,6 +10,7 @@
 #include "caffe/engine/engine.hpp"
 #include "caffe/engine/kernels.hpp"
 #include "caffe/engine/product.hpp"
+#include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 #include "caffe/layers/conv_layer.hpp"
 #include "caffe/layers/inner_product_layer.hpp"
@@ -287,7 +288,7 @@ bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   const int size = channels * inner_num_;
   const int at_once = std::max(1, engine::kPortion / std::max(1, size));
   engine::ParallelFor((outer_num_ + at_once - 1) / at_once, [&](int task) {
-    Dtype* scratch = engine::Scratch<Dtype, 0>(inner_num_);
+    const engine::Scratch<Dtype> scratch(inner_num_);
     const int last = std::min(outer_num_, (task + 1) * at_once);
     for (ptrdiff_t i = static_cast<ptrdiff_t>(task) * at_once; i < last; ++i) {
       engine::BestKernels<Dtype>().softmax(channels, inner_num_, x + i * size,

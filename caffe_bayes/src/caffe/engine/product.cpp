@@ -1,13 +1,20 @@
 #include "caffe/engine/product.hpp"
 
+#include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 
 namespace caffe {
 namespace engine {
 
+namespace {
+
+// Some more than there are threads, so that all finish at about the same time.
+int TasksWanted() { return TeamSize() > 1 ? 2 * TeamSize() : 1; }
+
+}  // namespace
+
 int PartsOfEach(int n, int most) {
-  const int wanted = TeamSize() > 1 ? 2 * TeamSize() : 1;
-  return std::max(1, std::min(most, (wanted + n - 1) / std::max(1, n)));
+  return std::max(1, std::min(most, (TasksWanted() + n - 1) / std::max(1, n)));
 }
 
 int PanelsAtOnce(size_t panel_bytes) {
@@ -36,25 +43,46 @@ void Multiply(int rows, int columns, int depth, const Matrix<T>& a,
   const Blocks blocks(rows, kernels.block_rows);
   const int width = kernels.panel_columns;
   const int panels = (columns + width - 1) / width;
-  const int parts = PartsOfEach(panels, blocks.count());
-  ParallelFor(panels * parts, [&](int task) {
-    const int column = task / parts * width, part = task % parts;
-    const int used = std::min(width, columns - column);
-    T* panel = Scratch<T, 0>(static_cast<size_t>(depth) * width);
-    PackPanel(b, column, used, depth, panel);
-    T* tile = Scratch<T, 1>(static_cast<size_t>(kernels.block_rows) * width);
-    for (int block = blocks.count() * part / parts;
-         block < blocks.count() * (part + 1) / parts; ++block) {
-      const int row = blocks.begin(block), size = blocks.size(block);
+  const size_t panel_size = static_cast<size_t>(depth) * width;
+  // Each block of a is multiplied with a group of panels while it is in the
+  // cache, and writes to longer pieces of c's rows.
+  const int at_once = std::min(PanelsAtOnce(panel_size * sizeof(T)),
+                               std::max(1, panels / TasksWanted()));
+  const int groups = (panels + at_once - 1) / at_once;
+  const int parts = PartsOfEach(groups, blocks.count());
+  ParallelFor(groups * parts, [&](int task) {
+    const int first = task / parts * at_once, part = task % parts;
+    const int count = std::min(at_once, panels - first);
+    const auto used = [&](int p) {
+      return std::min(width, columns - (first + p) * width);
+    };
+    const Scratch<T> packed(count * panel_size);
+    // A few rows at a time, which are then read along and not across.
+    const int kRows = 16;
+    for (int k = 0; k < depth; k += kRows) {
+      const Matrix<T> rows = {b.data + k * b.row, b.row, b.column};
+      for (int p = 0; p < count; ++p) {
+        PackPanel<T>(rows, (first + p) * width, used(p),
+                     std::min(kRows, depth - k),
+                     packed + p * panel_size + k * width);
+      }
+    }
+    const Scratch<T> tile(static_cast<size_t>(kernels.block_rows) * width);
+    for (int j = blocks.count() * part / parts;
+         j < blocks.count() * (part + 1) / parts; ++j) {
+      const int row = blocks.begin(j), size = blocks.size(j);
+      const LeftOperand<T> left = {a.data + row * a.row, a.row, a.column};
       Start<T> here = start;
       if (here.row_bias) here.row_bias += row;
-      kernels.multiply(size, used, depth,
-                       Left<T>{a.data + row * a.row, a.row, a.column}, panel,
-                       transpose ? tile : c + row * c_row + column,
-                       transpose ? width : c_row, here);
-      if (transpose) {
-        kernels.transpose(size, used, tile, width, c + column * c_row + row,
-                          c_row);
+      for (int p = 0; p < count; ++p) {
+        const ptrdiff_t column = (first + p) * width;
+        kernels.multiply(size, used(p), depth, left, packed + p * panel_size,
+                         transpose ? tile : c + row * c_row + column,
+                         transpose ? width : c_row, here);
+        if (transpose) {
+          kernels.transpose(size, used(p), tile, width,
+                            c + column * c_row + row, c_row);
+        }
       }
     }
   });

@@ -7,26 +7,27 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "caffe/engine/cores.hpp"
 
 namespace caffe {
 namespace engine {
 
 namespace {
 
-const int kMostMembers = 256;
+const int kMostThreads = 256;
 
-// How long a member looks out for work before it goes to sleep. The pauses
-// between the layers of a net are shorter, and being woken takes longer.
-const std::chrono::microseconds kLookOut(200);
+// How long a helper polls for the next job before it goes to sleep. The pauses
+// between the layers of a net are shorter than this, and waking up takes longer
+// than most of them.
+const std::chrono::microseconds kPollingTime(200);
 
-std::atomic<bool> forked(false);
-// Whether this thread is working for a team.
-thread_local bool at_work = false;
+std::atomic<bool> is_forked_child(false);
+thread_local bool inside_parallel_for = false;
 
 inline void Pause() {
 #ifdef __x86_64__
@@ -34,26 +35,21 @@ inline void Pause() {
 #endif
 }
 
-int InitialSize() {
-  const char* said = std::getenv("OMP_NUM_THREADS");
-  const int wanted = said ? std::atoi(said) : 0;
-  const int cores = std::thread::hardware_concurrency();
-  return std::max(1, std::min(kMostMembers, wanted > 0 ? wanted : cores));
-}
-
 std::atomic<int>& Size() {
-  static std::atomic<int> size(InitialSize());
+  static std::atomic<int> size(std::min(kMostThreads, DefaultThreads()));
   return size;
 }
 
+// Runs one job at a time: the thread that calls Run, which is member 0, and the
+// helper threads, members 1, 2, ...
 class Team {
  public:
-  // Does the job, or says that another thread's job is being done.
+  // Returns false, without doing anything, if another thread's job is running.
   bool Run(int n, int members, void (*work)(const void*, int),
            const void* context) {
-    std::unique_lock<std::mutex> only(one_job_, std::try_to_lock);
-    if (!only.owns_lock()) return false;
-    Hire(members - 1);
+    std::unique_lock<std::mutex> running(running_, std::try_to_lock);
+    if (!running.owns_lock()) return false;
+    StartHelpers(members - 1);
     work_ = work;
     context_ = context;
     members_ = members;
@@ -63,24 +59,11 @@ class Team {
       range_[m].end = static_cast<int64_t>(n) * (m + 1) / members;
     }
     failed_.store(false, std::memory_order_relaxed);
-    door_.store(kOpen, std::memory_order_release);
-    job_.fetch_add(1);
-    if (sleepers_.load() > 0) {
-      {
-        std::lock_guard<std::mutex> lock(bedroom_);
-      }
-      wake_.notify_all();
-    }
+    joined_.store(kOpen, std::memory_order_release);
+    jobs_.fetch_add(1);
+    WakeHelpers();
     Work(0);
-    // Nobody else may come in; wait for those who are.
-    door_.fetch_and(~kOpen, std::memory_order_acq_rel);
-    for (int i = 0; door_.load(std::memory_order_acquire) != 0; ++i) {
-      if (i < 1000) {
-        Pause();
-      } else {
-        std::this_thread::yield();
-      }
-    }
+    CloseAndWait();
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     return true;
   }
@@ -91,8 +74,9 @@ class Team {
     int64_t end;
   };
 
+  // Works on the member's own range, then on what is left of the others.
   void Work(int member) {
-    at_work = true;
+    inside_parallel_for = true;
     try {
       for (int turn = 0; turn < members_; ++turn) {
         Range& range = range_[(member + turn) % members_];
@@ -105,88 +89,113 @@ class Team {
     } catch (...) {
       if (!failed_.exchange(true)) failure_ = std::current_exception();
     }
-    at_work = false;
+    inside_parallel_for = false;
   }
 
-  void Hire(int helpers) {
-    for (; helpers_ < helpers; ++helpers_) {
-      std::thread(&Team::Help, this, helpers_ + 1, job_.load()).detach();
+  void StartHelpers(int wanted) {
+    for (; helpers_ < wanted; ++helpers_) {
+      std::thread(&Team::HelpForever, this, helpers_ + 1, jobs_.load())
+          .detach();
     }
   }
 
-  void Help(int member, uint64_t seen) {
-    for (;;) {
-      seen = WaitForJob(seen);
-      if (Enter()) {
-        if (member < members_) Work(member);
-        door_.fetch_sub(1, std::memory_order_release);
+  void WakeHelpers() {
+    if (sleeping_.load() == 0) return;
+    {
+      // A helper that is about to sleep either sees the new job or is woken.
+      std::lock_guard<std::mutex> lock(sleep_mutex_);
+    }
+    wake_.notify_all();
+  }
+
+  // No helper can join any more; waits for those that have.
+  void CloseAndWait() {
+    joined_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (int i = 0; joined_.load(std::memory_order_acquire) != 0; ++i) {
+      if (i < 1000) {
+        Pause();
+      } else {
+        std::this_thread::yield();
       }
     }
   }
 
-  uint64_t WaitForJob(uint64_t seen) {
+  void HelpForever(int member, uint64_t jobs_seen) {
+    for (;;) {
+      jobs_seen = WaitForJob(jobs_seen);
+      if (Join()) {
+        if (member < members_) Work(member);
+        joined_.fetch_sub(1, std::memory_order_release);
+      }
+    }
+  }
+
+  uint64_t WaitForJob(uint64_t jobs_seen) {
     const auto start = std::chrono::steady_clock::now();
     do {
       for (int i = 0; i < 64; ++i) {
-        if (job_.load() != seen) return job_.load();
+        if (jobs_.load() != jobs_seen) return jobs_.load();
         Pause();
       }
-    } while (std::chrono::steady_clock::now() - start < kLookOut);
-    std::unique_lock<std::mutex> lock(bedroom_);
-    ++sleepers_;
-    wake_.wait(lock, [&] { return job_.load() != seen; });
-    --sleepers_;
-    return job_.load();
+    } while (std::chrono::steady_clock::now() - start < kPollingTime);
+    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    ++sleeping_;
+    wake_.wait(lock, [&] { return jobs_.load() != jobs_seen; });
+    --sleeping_;
+    return jobs_.load();
   }
 
-  bool Enter() {
-    uint32_t door = door_.load(std::memory_order_acquire);
-    while (door & kOpen) {
-      if (door_.compare_exchange_weak(door, door + 1,
-                                      std::memory_order_acq_rel)) {
+  // Returns false if the job is over.
+  bool Join() {
+    uint32_t joined = joined_.load(std::memory_order_acquire);
+    while (joined & kOpen) {
+      if (joined_.compare_exchange_weak(joined, joined + 1,
+                                        std::memory_order_acq_rel)) {
         return true;
       }
     }
     return false;
   }
 
-  // Set while a job may be entered; the rest counts those who are inside.
-  static const uint32_t kOpen = 1u << 31;
-
-  std::mutex one_job_;
+  // Held by the thread whose job is running.
+  std::mutex running_;
   int helpers_ = 0;
-  // The job. Written while the door is closed and nobody is inside.
+  // The job. Written only while no helper has joined and none can.
   void (*work_)(const void*, int) = nullptr;
   const void* context_ = nullptr;
   int members_ = 0;
-  Range range_[kMostMembers];
-  // What was thrown first. Read when nobody is inside any more.
+  Range range_[kMostThreads];
+  // The first exception. Read when all helpers have left.
   std::atomic<bool> failed_{false};
   std::exception_ptr failure_;
-  std::atomic<uint32_t> door_{0};
+  // How many helpers have joined the job, and kOpen while more of them may.
+  static const uint32_t kOpen = 1u << 31;
+  std::atomic<uint32_t> joined_{0};
   // How many jobs there have been.
-  std::atomic<uint64_t> job_{0};
+  std::atomic<uint64_t> jobs_{0};
 
-  std::mutex bedroom_;
+  std::mutex sleep_mutex_;
   std::condition_variable wake_;
-  std::atomic<int> sleepers_{0};
+  std::atomic<int> sleeping_{0};
 };
 
 Team& TheTeam() {
-  // Never deleted: its members sleep in it until the process ends.
+  // Never deleted: the helpers use it until the process ends.
   static Team* team = new Team;
   return *team;
 }
 
-const int watch_fork =
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+const int fork_is_noticed =
+    pthread_atfork(nullptr, nullptr, [] { is_forked_child.store(true); });
 
 }  // namespace
 
-int TeamSize() { return at_work || forked ? 1 : Size().load(); }
+int TeamSize() {
+  return inside_parallel_for || is_forked_child ? 1 : Size().load();
+}
 
 void SetTeamSize(int threads) {
-  Size() = std::max(1, std::min(kMostMembers, threads));
+  Size() = std::max(1, std::min(kMostThreads, threads));
 }
 
 void RunOnTeam(int n, void (*work)(const void* context, int i),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "caffe/engine/product.hpp"
+#include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 
 namespace caffe {
@@ -17,7 +18,7 @@ const int kNumbers = 16;
 
 // One group of one image, padded so that whole tiles cover the output, with the
 // even columns of a row before the odd ones: what the tiles of a row have at
-// the same place is then one run.
+// the same place is then one piece.
 struct SplitImage {
   explicit SplitImage(const ConvolutionShape& s)
       : channels(s.channels / s.groups),
@@ -62,19 +63,20 @@ std::vector<int> TileOffsets(const SplitImage& split) {
 }
 
 // The tiles [first, first + count) of some images, which follow each other in
-// memory, as runs along the rows of tiles.
-std::vector<Piece> RunsOfTiles(const SplitImage& split, int first, int count) {
-  std::vector<Piece> runs;
+// memory, as pieces along the rows of tiles.
+std::vector<Piece> PiecesOfTiles(const SplitImage& split, int first,
+                                 int count) {
+  std::vector<Piece> pieces;
   for (int at = 0; at < count;) {
     const int image = (first + at) / split.tiles();
     const int row = (first + at) % split.tiles() / split.tile_columns;
     const int column = (first + at) % split.tile_columns;
     const int length = std::min(count - at, split.tile_columns - column);
-    runs.push_back(
+    pieces.push_back(
         {image * split.size + row * 4 * split.half + column, at, length, 1});
     at += length;
   }
-  return runs;
+  return pieces;
 }
 
 // The kernels of all outputs, transformed: kNumbers matrices, outputs x
@@ -85,7 +87,7 @@ void TransformWeights(const ConvolutionShape& s, const T* w, T* out) {
   const ptrdiff_t stride = static_cast<ptrdiff_t>(s.outputs) * channels;
   ParallelFor(s.outputs, [&](int output) {
     const ptrdiff_t row = static_cast<ptrdiff_t>(output) * channels;
-    T* planes = Scratch<T, 5>(9 * channels);
+    const Scratch<T> planes(9 * channels);
     BestKernels<T>().transpose(channels, 9, w + 9 * row, 9, planes, channels);
     BestKernels<T>().winograd_weights(channels, planes, out + row, stride);
   });
@@ -122,8 +124,8 @@ void WinogradForward(const ConvolutionShape& s, const T* x, const T* w,
   const size_t image_size =
       static_cast<size_t>(channels) * s.input[0] * s.input[1];
   const ptrdiff_t weight_stride = static_cast<ptrdiff_t>(s.outputs) * channels;
-  T* weights = Scratch<T, 4>(kNumbers * weight_stride);
-  TransformWeights(s, w, weights);
+  const Scratch<T> weights(kNumbers * weight_stride);
+  TransformWeights<T>(s, w, weights);
 
   // A task has one group of so many images that their tiles fill the panels
   // that are worked on at once, or a part of that where there are few tasks.
@@ -140,12 +142,12 @@ void WinogradForward(const ConvolutionShape& s, const T* x, const T* w,
     const int count = std::min(together, s.images - first_image);
     const int tiles = count * split.tiles();
     const int panels = (tiles + width - 1) / width;
-    T* images = Scratch<T, 5>(static_cast<size_t>(together) * split.size);
-    T* pixel_panel = Scratch<T, 6>(kNumbers * panel_size);
-    T* packed = Scratch<T, 7>(at_once * kNumbers * panel_size);
+    const Scratch<T> images(static_cast<size_t>(together) * split.size);
+    const Scratch<T> pixel_panel(kNumbers * panel_size);
+    const Scratch<T> packed(at_once * kNumbers * panel_size);
     const ptrdiff_t product_size = kernels.block_rows * width;
-    T* products = Scratch<T, 8>(at_once * kNumbers * product_size);
-    T* pixel_rows = Scratch<T, 9>(4 * product_size);
+    const Scratch<T> products(at_once * kNumbers * product_size);
+    const Scratch<T> pixel_rows(4 * product_size);
     for (int i = 0; i < count; ++i) {
       Split(s, split, x + ((first_image + i) * s.groups + group) * image_size,
             images + static_cast<size_t>(i) * split.size);
@@ -156,20 +158,21 @@ void WinogradForward(const ConvolutionShape& s, const T* x, const T* w,
       const auto used = [&](int p) {
         return std::min(width, tiles - (first + p) * width);
       };
-      std::vector<std::vector<Piece> > runs(now);
+      std::vector<std::vector<Piece> > pieces(now);
       for (int p = 0; p < now; ++p) {
-        runs[p] = RunsOfTiles(split, (first + p) * width, used(p));
+        pieces[p] = PiecesOfTiles(split, (first + p) * width, used(p));
         kernels.pack_pieces(images, offsets.data(), offsets.size(),
-                            runs[p].data(), runs[p].size(), pixel_panel);
+                            pieces[p].data(), pieces[p].size(), pixel_panel);
         kernels.winograd_input(channels, pixel_panel, packed + p * panel_size,
                                at_once * panel_size);
       }
       for (int j = 0; j < blocks.count(); ++j) {
         const int row = group * outputs + blocks.begin(j);
         for (int i = 0; i < kNumbers; ++i) {
-          const Left<T> left = {weights + i * weight_stride +
-                                    static_cast<ptrdiff_t>(row) * channels,
-                                channels, 1};
+          const LeftOperand<T> left = {
+              weights + i * weight_stride +
+                  static_cast<ptrdiff_t>(row) * channels,
+              channels, 1};
           for (int p = 0; p < now; ++p) {
             kernels.multiply(blocks.size(j), used(p), channels, left,
                              packed + (i * at_once + p) * panel_size,
@@ -182,15 +185,15 @@ void WinogradForward(const ConvolutionShape& s, const T* x, const T* w,
                                   at_once * product_size,
                                   bias ? bias + row : nullptr, pixel_rows);
           // Tiles that reach over the edge are cut off.
-          for (const Piece& run : runs[p]) {
-            const int tile = (first + p) * width + run.at;
+          for (const Piece& piece : pieces[p]) {
+            const int tile = (first + p) * width + piece.at;
             const size_t image = first_image + tile / split.tiles();
             const int top = tile % split.tiles() / split.tile_columns * 2;
             const int side = tile % split.tile_columns * 2;
             for (int r = 0; r < 2 && top + r < s.output(0); ++r) {
               kernels.copy(blocks.size(j),
-                           std::min(2 * run.length, s.output(1) - side),
-                           pixel_rows + r * 2 * width + 2 * run.at, 4 * width,
+                           std::min(2 * piece.length, s.output(1) - side),
+                           pixel_rows + r * 2 * width + 2 * piece.at, 4 * width,
                            y + (image * s.outputs + row) * pixels +
                                (top + r) * s.output(1) + side,
                            pixels);

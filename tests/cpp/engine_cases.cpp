@@ -1,0 +1,259 @@
+#include "engine_cases.hpp"
+
+#include <google/protobuf/text_format.h>
+
+#include "caffe/common.hpp"
+
+namespace caffe {
+
+string Describe(const Case& c) {
+  string text = c.layer;
+  for (const auto& shape : c.bottoms) {
+    text += " [";
+    for (int dim : shape) text += " " + std::to_string(dim);
+    text += " ]";
+  }
+  return text;
+}
+
+LayerParameter Param(const Case& c) {
+  LayerParameter param;
+  CHECK(google::protobuf::TextFormat::ParseFromString(
+      "name: 'layer' " + c.layer, &param))
+      << c.layer;
+  return param;
+}
+
+Case Convolution(const string& options, const vector<int>& bottom) {
+  return {
+      "type: 'Convolution' convolution_param { " + options + " }", {bottom}, 1};
+}
+
+vector<Case> Convolutions() {
+  vector<Case> cases = {
+      Convolution("num_output: 1 kernel_size: 1", {1, 1, 1, 1}),
+      Convolution("num_output: 20 kernel_size: 5", {3, 1, 28, 28}),
+      Convolution("num_output: 50 kernel_size: 5", {2, 20, 12, 12}),
+      // Kernels that are no squares, or as large as the image.
+      Convolution("num_output: 5 kernel_h: 1 kernel_w: 7", {2, 3, 6, 40}),
+      Convolution("num_output: 5 kernel_h: 7 kernel_w: 1", {2, 3, 9, 5}),
+      Convolution("num_output: 5 kernel_h: 2 kernel_w: 3", {2, 3, 9, 11}),
+      Convolution("num_output: 17 kernel_size: 5", {3, 20, 5, 5}),
+      Convolution("num_output: 3 kernel_size: 1", {2, 20, 7, 7}),
+      Convolution("num_output: 3 kernel_size: 5 bias_term: false",
+                  {2, 3, 9, 9}),
+      // Pads up to more than the kernel covers.
+      Convolution("num_output: 7 kernel_size: 3 pad: 1", {2, 3, 9, 10}),
+      Convolution("num_output: 7 kernel_size: 3 pad: 2", {2, 3, 9, 10}),
+      Convolution("num_output: 7 kernel_size: 3 pad: 3", {2, 3, 9, 10}),
+      Convolution("num_output: 4 kernel_size: 1 pad: 2", {1, 3, 3, 4}),
+      Convolution("num_output: 6 kernel_size: 5 pad: 2", {2, 20, 8, 8}),
+      Convolution("num_output: 5 kernel_size: 3 pad_h: 0 pad_w: 2",
+                  {2, 3, 8, 9}),
+      Convolution("num_output: 5 kernel_size: 3 pad_h: 3 pad_w: 1",
+                  {2, 3, 8, 9}),
+      Convolution("num_output: 5 kernel_size: 3 pad: 1", {2, 3, 1, 1}),
+      // Strides, of which some leave a part of the image unused.
+      Convolution("num_output: 5 kernel_size: 3 stride: 2", {2, 3, 9, 12}),
+      Convolution("num_output: 5 kernel_size: 3 stride: 3", {2, 3, 11, 13}),
+      Convolution("num_output: 5 kernel_size: 2 stride: 3", {2, 3, 9, 10}),
+      Convolution("num_output: 5 kernel_size: 1 stride: 2", {2, 3, 8, 8}),
+      Convolution("num_output: 5 kernel_size: 3 stride: 2 pad: 1",
+                  {2, 3, 10, 9}),
+      Convolution("num_output: 5 kernel_size: 5 stride: 3 pad: 3",
+                  {2, 3, 10, 9}),
+      Convolution("num_output: 5 kernel_size: 3 stride_h: 1 stride_w: 2",
+                  {2, 3, 10, 40}),
+      Convolution("num_output: 5 kernel_size: 3 stride_h: 3 stride_w: 1",
+                  {2, 3, 10, 40}),
+      // Dilation.
+      Convolution("num_output: 5 kernel_size: 3 dilation: 2", {2, 3, 11, 9}),
+      Convolution("num_output: 5 kernel_size: 3 dilation: 2 pad: 2",
+                  {2, 3, 11, 9}),
+      Convolution("num_output: 5 kernel_size: 2 dilation: 2 pad: 3 stride: 2",
+                  {2, 3, 11, 9}),
+      Convolution("num_output: 5 kernel_size: 3 dilation: 1 dilation: 2",
+                  {2, 3, 11, 19}),
+      Convolution("num_output: 5 kernel_size: 3 dilation: 2 dilation: 1 pad: 1",
+                  {2, 3, 11, 19}),
+      // Groups.
+      Convolution("num_output: 6 kernel_size: 3 group: 2", {2, 4, 9, 9}),
+      Convolution("num_output: 34 kernel_size: 3 group: 2 pad: 1 stride: 2",
+                  {3, 20, 9, 9}),
+      Convolution("num_output: 20 kernel_size: 3 group: 20 pad: 1",
+                  {2, 20, 9, 9}),
+      Convolution("num_output: 9 kernel_size: 3 group: 3 bias_term: false",
+                  {2, 3, 9, 9}),
+      // Many images; weights of which few sums fit into the engine's memory.
+      Convolution("num_output: 5 kernel_size: 3 pad: 1", {19, 3, 6, 6}),
+      Convolution("num_output: 64 kernel_size: 3", {17, 128, 4, 3}),
+      // Kernels of the size that most nets have, with many channels.
+      Convolution("num_output: 33 kernel_size: 3 pad: 1", {3, 32, 14, 15}),
+      Convolution("num_output: 64 kernel_size: 3 pad: 1", {2, 64, 8, 8}),
+      Convolution("num_output: 17 kernel_size: 3", {1, 48, 21, 9}),
+      Convolution("num_output: 40 kernel_size: 3 pad: 2 group: 2",
+                  {5, 32, 8, 7}),
+      Convolution("num_output: 16 kernel_size: 3 pad_h: 0 pad_w: 3",
+                  {3, 16, 7, 6}),
+      Convolution("num_output: 16 kernel_size: 3 pad: 1", {11, 16, 4, 4}),
+      Convolution("num_output: 18 kernel_size: 3 pad: 1 bias_term: false",
+                  {1, 16, 5, 75}),
+      // Rows much wider than a vector.
+      Convolution("num_output: 3 kernel_size: 3 pad: 1", {1, 2, 3, 301}),
+      Convolution("num_output: 2 kernel_h: 1 kernel_w: 3 stride_h: 1"
+                  " stride_w: 2",
+                  {1, 1, 1, 260}),
+      // What the engine leaves to upstream.
+      Convolution("num_output: 3 kernel_size: 2 pad: 1", {2, 2, 3, 4, 5}),
+      Convolution("num_output: 3 kernel_size: 3", {2, 2, 9}),
+  };
+  Case several =
+      Convolution("num_output: 7 kernel_size: 3 pad: 1", {2, 3, 5, 6});
+  several.bottoms.assign(3, several.bottoms[0]);
+  several.tops = 3;
+  cases.push_back(several);
+  // Everything that vectors and blocks of rows divide with a remainder.
+  for (int width : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65}) {
+    for (int outputs : {1, 5, 6, 7, 13, 14, 15, 29}) {
+      cases.push_back(Convolution("num_output: " + std::to_string(outputs) +
+                                      " kernel_h: 2 kernel_w: 3 pad_h: 0"
+                                      " pad_w: 1",
+                                  {2, 2, 3, width}));
+    }
+  }
+  return cases;
+}
+
+vector<Case> InnerProducts() {
+  vector<Case> cases;
+  const auto add = [&](const string& options, const vector<int>& bottom) {
+    cases.push_back(
+        {"type: 'InnerProduct' inner_product_param { " + options + " }",
+         {bottom},
+         1});
+  };
+  for (int inputs : {1, 3, 17, 100}) {
+    for (int outputs : {1, 6, 10, 15, 50}) {
+      for (int images : {1, 2, 5, 16, 33}) {
+        for (const char* more : {"", " transpose: true"}) {
+          add("num_output: " + std::to_string(outputs) + more,
+              {images, inputs});
+        }
+      }
+    }
+  }
+  add("num_output: 500", {64, 800});
+  add("num_output: 10", {3, 50, 4, 4});
+  add("num_output: 7 bias_term: false", {5, 33});
+  add("num_output: 7 bias_term: false transpose: true", {5, 33});
+  add("num_output: 7 axis: 2", {3, 5, 9});
+  add("num_output: 7 axis: 2 transpose: true", {3, 5, 3, 3});
+  add("num_output: 7 axis: 2 bias_term: false", {3, 5, 3, 3});
+  add("num_output: 5 axis: 0", {4, 9});
+  return cases;
+}
+
+vector<Case> Poolings() {
+  vector<Case> cases;
+  const vector<vector<int> > images = {{1, 1, 3, 3},  {2, 3, 4, 4},
+                                       {2, 3, 5, 7},  {3, 20, 8, 8},
+                                       {1, 2, 6, 33}, {1, 2, 9, 70}};
+  for (const auto& image : images) {
+    for (const char* method : {"MAX", "AVE"}) {
+      const auto add = [&](const string& options, int tops = 1) {
+        cases.push_back({string("type: 'Pooling' pooling_param { pool: ") +
+                             method + " " + options + " }",
+                         {image},
+                         tops});
+      };
+      for (const char* options :
+           {"kernel_size: 2 stride: 1", "kernel_size: 2 stride: 2",
+            "kernel_size: 2 stride: 2 pad: 1", "kernel_size: 3 stride: 1",
+            "kernel_size: 3 stride: 2", "kernel_size: 3 stride: 3",
+            "kernel_size: 3 stride: 2 pad: 1",
+            "kernel_size: 3 stride: 2 pad: 2",
+            "kernel_size: 2 stride: 2 round_mode: FLOOR",
+            "kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1",
+            "kernel_h: 3 kernel_w: 2 stride: 2",
+            "kernel_h: 2 kernel_w: 2 stride_h: 1 stride_w: 2",
+            "kernel_h: 1 kernel_w: 3 pad_h: 0 pad_w: 1",
+            "global_pooling: true"}) {
+        add(options);
+      }
+      // Once more with the places of the maxima as a top.
+      if (string(method) == "MAX") add("kernel_size: 2 stride: 2", 2);
+      if (image[2] >= 5) add("kernel_size: 5 stride: 2");
+    }
+  }
+  return cases;
+}
+
+vector<Case> Relus() {
+  vector<Case> cases;
+  for (const char* slope : {"0", "0.1"}) {
+    for (int tops : {0, 1}) {
+      for (int count : {1, 15, 17, 14000}) {
+        cases.push_back({string("type: 'ReLU' relu_param { negative_slope: ") +
+                             slope + " }",
+                         {{3, count}},
+                         tops});
+      }
+    }
+  }
+  return cases;
+}
+
+vector<Case> Softmaxes() {
+  vector<Case> cases;
+  const auto add = [&](const string& options, const vector<int>& bottom) {
+    cases.push_back(
+        {"type: 'Softmax' softmax_param { " + options + " }", {bottom}, 1});
+  };
+  add("", {1, 1});
+  add("", {1, 10});
+  add("", {7, 10});
+  add("", {300, 100});
+  add("", {2, 4, 3, 5});
+  add("", {3, 5, 33});
+  add("axis: 2", {2, 3, 5, 7});
+  add("axis: 0", {5, 3});
+  add("axis: -1", {2, 3, 17});
+  return cases;
+}
+
+vector<Case> BayesLayers() {
+  const string bayes =
+      " bayes_param { kl_weight: 2 dataset_size: 100 prior_std: 1 }";
+  return {
+      {"type: 'BayesConvolution' convolution_param {"
+       " num_output: 7 kernel_size: 3 pad: 1 }" +
+           bayes,
+       {{3, 2, 9, 9}},
+       2},
+      {"type: 'BayesConvolution' convolution_param {"
+       " num_output: 50 kernel_size: 5 }" +
+           bayes,
+       {{2, 20, 9, 9}},
+       1},
+      {"type: 'BayesInnerProduct' inner_product_param { num_output: 70 }" +
+           bayes,
+       {{5, 300}},
+       2},
+      {"type: 'BayesDeconvolution' convolution_param {"
+       " num_output: 3 kernel_size: 2 stride: 2 }" +
+           bayes,
+       {{2, 2, 4, 5}},
+       1},
+  };
+}
+
+vector<Case> All() {
+  vector<Case> all;
+  for (const auto& cases :
+       {Convolutions(), InnerProducts(), Poolings(), Relus(), Softmaxes()}) {
+    all.insert(all.end(), cases.begin(), cases.end());
+  }
+  return all;
+}
+
+}  // namespace caffe
