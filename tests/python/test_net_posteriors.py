@@ -20,9 +20,13 @@ def kl(m, tau, mu, zeta):
 
 
 def test_taus_and_kl_of_each_bayesian_layer(tmp_path, digits):
-    text = small_net(digits, OPTIONS, 'layer { name: "d" type: "Dropout" bottom: "hidden" top: "d" }')
+    text = small_net(
+        digits, OPTIONS, 'layer { name: "d" type: "Dropout" bottom: "hidden" top: "d" }'
+    )
     text = text.replace("num_output: 4 weight", "num_output: 4 bias_term: false weight")
-    text = text.replace('type: "BayesInnerProduct" bottom: "conv"', 'type: "InnerProduct" bottom: "conv"')
+    text = text.replace(
+        'type: "BayesInnerProduct" bottom: "conv"', 'type: "InnerProduct" bottom: "conv"'
+    )
     net = make_net(tmp_path, text)
     random = np.random.default_rng(0)
     for name in ("conv", "out"):
