@@ -1,9 +1,9 @@
 #ifndef CAFFE_BAYES_GPU_HPP_
 #define CAFFE_BAYES_GPU_HPP_
 
-// What starts the kernels of posterior.cu and noise.cu. All pointers are to
-// memory of the device. Nothing waits, and nothing is copied: what a kernel
-// needs of the host is among its arguments.
+// The functions that launch the kernels of posterior.cu and noise.cu. All
+// pointers are to memory of the device. Nothing waits, and nothing is copied: a
+// kernel has what it needs from the host among its arguments.
 //
 // No number depends on the device: how the work is divided depends on n alone,
 // and sums are added up in one order.
@@ -22,39 +22,26 @@ struct Delta {
   Dtype floor;
 };
 
-// What is written for each weight.
+/// What Forward writes for each weight: noise and the weight, 0 and the mean,
+/// the variance, or nothing.
+enum class Write { kSample, kMean, kVariance, kNothing };
 template <typename Dtype>
-struct WriteSample {
-  NoiseKey key;
-  uint64_t draw;
-  Dtype* epsilon;
-  Dtype* w;
+struct Written {
+  Write what = Write::kNothing;
+  Dtype* w = nullptr;  // the weights, or their variances
+  Dtype* epsilon = nullptr;
+  NoiseKey key = {};
+  uint64_t draw = 0;
 };
-template <typename Dtype>
-struct WriteMean {
-  Dtype* epsilon;
-  Dtype* w;
-};
-template <typename Dtype>
-struct WriteVariance {
-  Dtype* variance;
-};
-struct WriteNothing {};
-
-// What is summed over weights: KL, or nothing.
-template <typename Prior>
-struct SumKL {
-  Prior prior;
-};
-struct SumNothing {};
 
 /// How many numbers `sums` has room for, below, where there are n weights.
 int NumSums(int n);
 
-/// Raises delta to its floor, writes, and leaves sums for AddKL.
-template <typename Dtype, typename Write, typename Sum>
+/// Raises delta to its floor, writes, and leaves sums for AddKL, if `sums` is
+/// not null.
+template <typename Dtype, typename Prior>
 void Forward(int n, const Delta<Dtype>& delta, const Dtype* m,
-             const Write& write, const Sum& sum, double* sums);
+             const Written<Dtype>& written, const Prior& prior, double* sums);
 
 /// total += scale * KL.
 template <typename Dtype>

@@ -11,6 +11,8 @@ namespace bayes {
 namespace gpu {
 template <typename Dtype>
 struct Delta;
+template <typename Dtype>
+struct Written;
 }  // namespace gpu
 
 /// Where `scale` times a posterior's KL is to be added: to the number in `sum`.
@@ -24,12 +26,12 @@ struct KLTerm {
 /**
  * @brief The posterior of one parameter blob: its means m, their common
  *        relative uncertainty tau = softplus(delta), the noise epsilon of the
- *        current sample, and the prior. formulas.hpp has the mathematics.
+ *        current draw, and the prior. formulas.hpp has the mathematics.
  *
  * The three blobs belong to the layer, which shows them to the solver; this
- * class only knows what they mean. It computes where Caffe does: on the CPU
- * here, on the GPU by the kernels of posterior.cu, without a number that
- * crosses between them.
+ * class only knows what they mean. It computes on the device of Caffe's mode:
+ * on the CPU here, on the GPU by the kernels of posterior.cu, and copies
+ * nothing between the two.
  */
 template <typename Dtype>
 class Posterior {
@@ -52,21 +54,20 @@ class Posterior {
 
   /// The relative uncertainty.
   Dtype Tau();
-  /// Raises delta to its floor where an update of the solver took it below, so
-  /// that it can leave it again when the gradient says. The functions below do
-  /// it themselves.
+  /// Raises delta to its floor where an update of the solver took it below. It
+  /// leaves the floor again when the gradient says so. The functions below call
+  /// this themselves.
   void RaiseDelta();
 
-  // Each of these adds KL to `kl`, if it is wanted. On a GPU that is no further
-  // pass over m.
+  // Each of these adds KL to `kl`, unless that is empty. On a GPU this takes no
+  // second pass over m.
 
-  /// Fills epsilon with a draw and w with the weights that it stands for.
+  /// Fills epsilon with the noise of a draw and w with its weights.
   void Sample(const NoiseKey& key, uint64_t draw, Blob<Dtype>* w,
               const KLTerm<Dtype>& kl = {});
   /// Fills epsilon with 0 and w with the means.
   void Mean(Blob<Dtype>* w, const KLTerm<Dtype>& kl = {});
-  /// Fills `variance` with that of each weight, for outputs that are drawn
-  /// themselves: see SampleOutput.
+  /// Fills `variance` with the variance of each weight, for SampleOutput.
   void Variance(Blob<Dtype>* variance, const KLTerm<Dtype>& kl = {});
   /// Adds KL(q || p) of the whole blob, constants included: 0 when q = p.
   void AddKL(const KLTerm<Dtype>& kl);
@@ -76,10 +77,10 @@ class Posterior {
 
   /**
    * @brief Adds to the gradients of m and delta what the loss of the current
-   *        sample and the prior contribute.
+   *        draw and the prior contribute.
    *
-   * @param w           its diff holds the gradient of the loss by the sample,
-   *                    and is 0 afterwards, for the next to be added up
+   * @param w           its diff holds the gradient of the loss by the weights
+   *                    drawn, and is 0 afterwards, for the next to add up
    * @param kl_scale    the factor on KL
    * @param learn_m     whether m's gradient is wanted
    * @param learn_delta whether delta's gradient is wanted
@@ -87,8 +88,8 @@ class Posterior {
   void Backward(Blob<Dtype>* w, Dtype kl_scale, bool learn_m, bool learn_delta);
 
   /// The same where outputs were drawn: the diff of `variance` holds the
-  /// gradient of the loss by the variances of the weights. What the loss
-  /// contributes by way of the outputs' means is the stock layer's to add.
+  /// gradient of the loss by the variances of the weights. The stock layer adds
+  /// what the loss contributes by way of the outputs' means.
   void BackwardVariance(Blob<Dtype>* variance, Dtype kl_scale, bool learn_m,
                         bool learn_delta);
 
@@ -99,18 +100,17 @@ class Posterior {
   template <typename Function>
   void WithPrior(Function function) const;
 
-  // On the GPU.
+  // For the GPU.
   gpu::Delta<Dtype> GpuDelta();
   double* GpuSums();
-  template <typename Write>
-  void WriteOnGpu(const Write& write, const KLTerm<Dtype>& kl);
+  void WriteOnGpu(const gpu::Written<Dtype>& written, const KLTerm<Dtype>& kl);
   template <typename Loss>
   void BackwardOnGpu(Loss loss, Dtype kl_scale, bool learn_m, bool learn_delta);
 
   shared_ptr<Blob<Dtype> > m_, delta_, epsilon_;
-  Dtype delta_min_;
+  Dtype delta_min_ = 0;
   /// The prior of every weight, unless each has its own in the blobs below.
-  Dtype prior_mean_, prior_std_;
+  Dtype prior_mean_ = 0, prior_std_ = 1;
   shared_ptr<Blob<Dtype> > prior_means_, prior_stds_;
   /// Sums of parts of the weights, on the GPU.
   shared_ptr<Blob<double> > gpu_sums_;

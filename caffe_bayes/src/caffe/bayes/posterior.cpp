@@ -14,7 +14,7 @@ namespace {
 
 // The sums of AddGradients.
 struct TauSums {
-  double by_tau, sum_sq;
+  double by_tau = 0, sum_sq = 0;
 };
 
 #define ENGINE_LOOPS "caffe/bayes/posterior.inl"
@@ -30,9 +30,7 @@ Posterior<Dtype>::Posterior(const shared_ptr<Blob<Dtype> >& m,
     : m_(m),
       delta_(delta),
       epsilon_(epsilon),
-      delta_min_(SoftplusInverse(tau_min)),
-      prior_mean_(0),
-      prior_std_(1) {
+      delta_min_(SoftplusInverse(tau_min)) {
   CHECK_EQ(delta->count(), 1) << "delta must be one number";
   CHECK(m->shape() == epsilon->shape())
       << "epsilon has shape " << epsilon->shape_string() << ", but m has "
@@ -79,10 +77,9 @@ void Posterior<Dtype>::RaiseDelta() {
 template <typename Dtype>
 void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
                               Blob<Dtype>* w, const KLTerm<Dtype>& kl) {
-  RETURN_IF_GPU(WriteOnGpu(
-      gpu::WriteSample<Dtype>{key, draw, epsilon_->mutable_gpu_data(),
-                              w->mutable_gpu_data()},
-      kl));
+  RETURN_IF_GPU(WriteOnGpu({gpu::Write::kSample, w->mutable_gpu_data(),
+                            epsilon_->mutable_gpu_data(), key, draw},
+                           kl));
   RaiseDelta();
   const int count = m_->count();
   const Dtype tau = Tau();
@@ -99,9 +96,9 @@ void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
 
 template <typename Dtype>
 void Posterior<Dtype>::Mean(Blob<Dtype>* w, const KLTerm<Dtype>& kl) {
-  RETURN_IF_GPU(WriteOnGpu(gpu::WriteMean<Dtype>{epsilon_->mutable_gpu_data(),
-                                                 w->mutable_gpu_data()},
-                           kl));
+  RETURN_IF_GPU(WriteOnGpu(
+      {gpu::Write::kMean, w->mutable_gpu_data(), epsilon_->mutable_gpu_data()},
+      kl));
   RaiseDelta();
   caffe_set(m_->count(), Dtype(0), epsilon_->mutable_cpu_data());
   caffe_copy(m_->count(), m_->cpu_data(), w->mutable_cpu_data());
@@ -112,7 +109,7 @@ template <typename Dtype>
 void Posterior<Dtype>::Variance(Blob<Dtype>* variance,
                                 const KLTerm<Dtype>& kl) {
   RETURN_IF_GPU(
-      WriteOnGpu(gpu::WriteVariance<Dtype>{variance->mutable_gpu_data()}, kl));
+      WriteOnGpu({gpu::Write::kVariance, variance->mutable_gpu_data()}, kl));
   RaiseDelta();
   const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
@@ -127,7 +124,7 @@ void Posterior<Dtype>::Variance(Blob<Dtype>* variance,
 template <typename Dtype>
 void Posterior<Dtype>::AddKL(const KLTerm<Dtype>& kl) {
   if (!kl) return;
-  RETURN_IF_GPU(WriteOnGpu(gpu::WriteNothing(), kl));
+  RETURN_IF_GPU(WriteOnGpu({gpu::Write::kNothing}, kl));
   kl.sum->mutable_cpu_data()[0] += kl.scale * KL();
 }
 
@@ -242,18 +239,14 @@ double* Posterior<Dtype>::GpuSums() {
 }
 
 template <typename Dtype>
-template <typename Write>
-void Posterior<Dtype>::WriteOnGpu(const Write& write, const KLTerm<Dtype>& kl) {
+void Posterior<Dtype>::WriteOnGpu(const gpu::Written<Dtype>& written,
+                                  const KLTerm<Dtype>& kl) {
   const int n = m_->count();
-  const Dtype* m = m_->gpu_data();
-  if (!kl) {
-    return gpu::Forward(n, GpuDelta(), m, write, gpu::SumNothing(), nullptr);
-  }
   WithPrior([&](auto prior) {
-    const gpu::SumKL<decltype(prior)> sum = {prior};
-    gpu::Forward(n, GpuDelta(), m, write, sum, GpuSums());
+    gpu::Forward(n, GpuDelta(), m_->gpu_data(), written, prior,
+                 kl ? GpuSums() : nullptr);
   });
-  gpu::AddKL(n, GpuSums(), kl.scale, kl.sum->mutable_gpu_data());
+  if (kl) gpu::AddKL(n, GpuSums(), kl.scale, kl.sum->mutable_gpu_data());
 }
 
 template <typename Dtype>

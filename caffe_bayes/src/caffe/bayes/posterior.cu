@@ -13,66 +13,41 @@ __device__ Dtype Raised(const Delta<Dtype>& delta) {
   return RaisedDelta(*delta.value, delta.floor);
 }
 
-// How a kernel writes weight i, whose noise is at `offset` within its tile.
-
+// Writes weight i, whose noise is at `offset` within its tile.
 template <typename Dtype>
-__device__ void Prepare(const WriteSample<Dtype>& write, int tile) {
-  FillTile(write.key, write.draw, tile);
-}
-template <typename Write>
-__device__ void Prepare(const Write&, int) {}
-
-template <typename Dtype>
-__device__ void WriteWeight(const WriteSample<Dtype>& write, int i, int offset,
+__device__ void WriteWeight(const Written<Dtype>& to, int i, int offset,
                             Dtype m, Dtype tau) {
-  const Dtype epsilon = TileNoise()[offset];
-  write.epsilon[i] = epsilon;
-  write.w[i] = SampledWeight(m, tau, epsilon);
+  if (to.what == Write::kSample) {
+    const Dtype epsilon = TileNoise()[offset];
+    to.epsilon[i] = epsilon;
+    to.w[i] = SampledWeight(m, tau, epsilon);
+  } else if (to.what == Write::kMean) {
+    to.epsilon[i] = 0;
+    to.w[i] = m;
+  } else if (to.what == Write::kVariance) {
+    to.w[i] = WeightVariance(m, tau);
+  }
 }
-template <typename Dtype>
-__device__ void WriteWeight(const WriteMean<Dtype>& write, int i, int, Dtype m,
-                            Dtype) {
-  write.epsilon[i] = 0;
-  write.w[i] = m;
-}
-template <typename Dtype>
-__device__ void WriteWeight(const WriteVariance<Dtype>& write, int i, int,
-                            Dtype m, Dtype tau) {
-  write.variance[i] = WeightVariance(m, tau);
-}
-template <typename Dtype>
-__device__ void WriteWeight(const WriteNothing&, int, int, Dtype, Dtype) {}
 
 template <typename Dtype, typename Prior>
-__device__ Dtype Term(const SumKL<Prior>& sum, int i, Dtype m, Dtype tau) {
-  return WeightKL(m, tau, sum.prior.mean(i), sum.prior.std(i));
-}
-template <typename Prior>
-__device__ void StoreSum(const SumKL<Prior>&, double mine, double* sums) {
-  AddUp(mine, &sums[blockIdx.x]);
-}
-template <typename Dtype>
-__device__ Dtype Term(const SumNothing&, int, Dtype, Dtype) {
-  return 0;
-}
-__device__ void StoreSum(const SumNothing&, double, double*) {}
-
-template <typename Dtype, typename Write, typename Sum>
 __global__ void ForwardKernel(int n, Delta<Dtype> delta, const Dtype* m,
-                              Write write, Sum sum, double* sums) {
+                              Written<Dtype> written, Prior prior,
+                              double* sums) {
   const Dtype raised = Raised(delta);
   const Dtype tau = Softplus(raised);
-  double mine = 0;
+  double kl = 0;
   ForEachTile(n, [&](int tile) {
-    Prepare(write, tile);
-    Dtype of_tile = 0;
+    if (written.what == Write::kSample) {
+      FillTile(written.key, written.draw, tile);
+    }
+    Dtype tile_kl = 0;
     ForTile(n, tile, [&](int i, int offset) {
-      WriteWeight(write, i, offset, m[i], tau);
-      of_tile += Term(sum, i, m[i], tau);
+      WriteWeight(written, i, offset, m[i], tau);
+      if (sums) tile_kl += WeightKL(m[i], tau, prior.mean(i), prior.std(i));
     });
-    mine += of_tile;
+    kl += tile_kl;
   });
-  StoreSum(sum, mine, sums);
+  if (sums) AddUp(kl, &sums[blockIdx.x]);
   // Threads that read it later raise it to the same.
   if (blockIdx.x == 0 && threadIdx.x == 0) *delta.value = raised;
 }
@@ -156,11 +131,11 @@ __global__ void SquareBackwardKernel(int n, const Dtype* squares_diff,
 
 int NumSums(int n) { return 2 * Blocks(n); }
 
-template <typename Dtype, typename Write, typename Sum>
+template <typename Dtype, typename Prior>
 void Forward(int n, const Delta<Dtype>& delta, const Dtype* m,
-             const Write& write, const Sum& sum, double* sums) {
-  ForwardKernel<Dtype, Write, Sum>
-      <<<Blocks(n), kThreads>>>(n, delta, m, write, sum, sums);
+             const Written<Dtype>& written, const Prior& prior, double* sums) {
+  ForwardKernel<Dtype, Prior>
+      <<<Blocks(n), kThreads>>>(n, delta, m, written, prior, sums);
   CUDA_POST_KERNEL_CHECK;
 }
 
@@ -211,25 +186,18 @@ void SquareBackward(int n, const Dtype* squares_diff, const Dtype* input,
   CUDA_POST_KERNEL_CHECK;
 }
 
-#define INSTANTIATE_SUM(Dtype, Write, Sum)                                    \
-  template void Forward(int, const Delta<Dtype>&, const Dtype*, const Write&, \
-                        const Sum&, double*)
-#define INSTANTIATE_WRITE(Dtype, Write)                     \
-  INSTANTIATE_SUM(Dtype, Write, SumNothing);                \
-  INSTANTIATE_SUM(Dtype, Write, SumKL<CommonPrior<Dtype>>); \
-  INSTANTIATE_SUM(Dtype, Write, SumKL<OwnPrior<Dtype>>)
-#define INSTANTIATE_LOSS(Dtype, Loss, Prior)                                  \
-  template void Backward(int, const Delta<Dtype>&, Dtype, const Loss<Dtype>&, \
-                         const Prior<Dtype>&, const Dtype*, Dtype*, double*)
+#define INSTANTIATE_PRIOR(Dtype, Prior)                                        \
+  template void Forward(int, const Delta<Dtype>&, const Dtype*,                \
+                        const Written<Dtype>&, const Prior&, double*);         \
+  template void Backward(int, const Delta<Dtype>&, Dtype,                      \
+                         const SampleLoss<Dtype>&, const Prior&, const Dtype*, \
+                         Dtype*, double*);                                     \
+  template void Backward(int, const Delta<Dtype>&, Dtype,                      \
+                         const VarianceLoss<Dtype>&, const Prior&,             \
+                         const Dtype*, Dtype*, double*)
 #define INSTANTIATE(Dtype)                                                 \
-  INSTANTIATE_WRITE(Dtype, WriteSample<Dtype>);                            \
-  INSTANTIATE_WRITE(Dtype, WriteMean<Dtype>);                              \
-  INSTANTIATE_WRITE(Dtype, WriteVariance<Dtype>);                          \
-  INSTANTIATE_WRITE(Dtype, WriteNothing);                                  \
-  INSTANTIATE_LOSS(Dtype, SampleLoss, CommonPrior);                        \
-  INSTANTIATE_LOSS(Dtype, SampleLoss, OwnPrior);                           \
-  INSTANTIATE_LOSS(Dtype, VarianceLoss, CommonPrior);                      \
-  INSTANTIATE_LOSS(Dtype, VarianceLoss, OwnPrior);                         \
+  INSTANTIATE_PRIOR(Dtype, CommonPrior<Dtype>);                            \
+  INSTANTIATE_PRIOR(Dtype, OwnPrior<Dtype>);                               \
   template void AddKL(int, const double*, Dtype, Dtype*);                  \
   template void AddDeltaGradient(int, const Delta<Dtype>&, Dtype,          \
                                  const double*, Dtype*);                   \
