@@ -46,10 +46,13 @@ struct Shape {
 
 const char kConv[] = "BayesConvolution";
 const char kDeconv[] = "BayesDeconvolution";
+const char kEmbed[] = "BayesEmbed";
 const char kInner[] = "BayesInnerProduct";
+const char kScale[] = "BayesScale";
 
 // Batch 1, groups, odd counts, no bias, strides, pads, dilation, one and three
-// spatial axes; for inner products other axes and a transposed matrix.
+// spatial axes; for inner products other axes and a transposed matrix; for
+// scales one number, several axes, the batch's axis.
 const Shape kShapes[] = {
     {kConv, {1, 1, 3, 3}, "num_output: 1 kernel_size: 3"},
     {kConv, {2, 3, 5, 4}, "num_output: 5 kernel_size: 3 stride: 2 pad: 1"},
@@ -66,11 +69,24 @@ const Shape kShapes[] = {
     {kInner, {2, 5}, "num_output: 3 bias_term: false"},
     {kInner, {2, 5}, "num_output: 3 transpose: true"},
     {kInner, {2, 3, 4}, "num_output: 3 axis: 2"},
+    {kEmbed, {5}, "input_dim: 4 num_output: 3"},
+    {kEmbed, {2, 3}, "input_dim: 5 num_output: 2 bias_term: false"},
+    {kScale, {2, 3, 2, 2}, "bias_term: true"},
+    {kScale, {1, 3, 2}, "bias_term: true"},
+    {kScale, {3, 4}, ""},
+    {kScale, {1, 4}, ""},
+    {kScale, {2, 3, 2, 2}, "num_axes: 2 bias_term: true"},
+    {kScale, {2, 3}, "axis: 0 num_axes: 0 bias_term: true"},
+    {kScale, {2, 3, 2}, "axis: -3 num_axes: -1 bias_term: true"},
 };
+const Shape& kScaleWithBias = kShapes[17];
 
 // How a batch gets its noise: one draw, several, or outputs that are drawn.
 vector<string> WaysToDraw(const Shape& shape) {
-  vector<string> ways = {"", "draws_per_batch: 2 ", "draws_per_batch: 5 "};
+  vector<string> ways = {""};
+  const bool no_batch = string(shape.options).find("-3") != string::npos;
+  if (no_batch) return ways;
+  ways.insert(ways.end(), {"draws_per_batch: 2 ", "draws_per_batch: 5 "});
   if (shape.type == kInner) ways.push_back("local_reparametrization: true ");
   return ways;
 }
@@ -82,14 +98,17 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
   BayesLayerTest() { Caffe::set_random_seed(1701); }
 
   static LayerParameter Param(const Shape& shape, const string& bayes_param) {
-    const string field =
-        shape.type == kInner ? "inner_product_param" : "convolution_param";
-    const string text =
-        string("name: 'layer' type: '") + shape.type + "' " + field + " { " +
-        shape.options +
-        " weight_filler { type: 'gaussian' std: 1 }"
-        " bias_filler { type: 'gaussian' std: 1 } } bayes_param { " +
-        bayes_param + " }";
+    const string field = shape.type == kInner   ? "inner_product_param"
+                         : shape.type == kEmbed ? "embed_param"
+                         : shape.type == kScale ? "scale_param"
+                                                : "convolution_param";
+    const string text = string("name: 'layer' type: '") + shape.type + "' " +
+                        field + " { " + shape.options +
+                        (shape.type == kScale ? " filler" : " weight_filler") +
+                        " { type: 'gaussian' std: 1 }"
+                        " bias_filler { type: 'gaussian' std: 1 } }"
+                        " bayes_param { " +
+                        bayes_param + " }";
     LayerParameter param;
     CHECK(google::protobuf::TextFormat::ParseFromString(text, &param)) << text;
     return param;
@@ -101,13 +120,18 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
     return param;
   }
 
-  template <template <typename> class Bayes>
   static Layer<Dtype>* Make(const LayerParameter& param, bool same_draw) {
-    if (same_draw) return new SameDraw<Bayes, Dtype>(param);
-    return new Bayes<Dtype>(param);
+#define MAKE_IF_NAMED(name, axis, independent_outputs)                    \
+  if (param.type() == Bayes##name##Layer<Dtype>::kType) {                 \
+    if (same_draw) return new SameDraw<Bayes##name##Layer, Dtype>(param); \
+    return new Bayes##name##Layer<Dtype>(param);                          \
+  }
+    BAYES_LAYERS(MAKE_IF_NAMED)
+#undef MAKE_IF_NAMED
+    return nullptr;
   }
 
-  // Sets up a layer on random input.
+  // Sets up a layer on random input. A KL top is part of the loss.
   shared_ptr<Layer<Dtype> > SetUpLayer(const Shape& shape,
                                        const string& bayes_param,
                                        bool same_draw = false,
@@ -115,11 +139,11 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
                                        Phase phase = TRAIN) {
     LayerParameter param = Param(shape, bayes_param);
     param.set_phase(phase);
-    shared_ptr<Layer<Dtype> > layer(
-        shape.type == kConv ? Make<BayesConvolutionLayer>(param, same_draw)
-        : shape.type == kDeconv
-            ? Make<BayesDeconvolutionLayer>(param, same_draw)
-            : Make<BayesInnerProductLayer>(param, same_draw));
+    if (kl_top) {
+      param.add_loss_weight(0);
+      param.add_loss_weight(1);
+    }
+    shared_ptr<Layer<Dtype> > layer(Make(param, same_draw));
     SetBottom(shape);
     top_.assign(1, &output_);
     if (kl_top) top_.push_back(&kl_);
@@ -131,7 +155,18 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
     input_.Reshape(shape.bottom);
     FillerParameter filler_param;
     GaussianFiller<Dtype>(filler_param).Fill(&input_);
+    if (shape.type == kEmbed) {
+      const int indices = Param(shape, "").embed_param().input_dim();
+      for (int i = 0; i < input_.count(); ++i) {
+        input_.mutable_cpu_data()[i] = 3 * i % indices;
+      }
+    }
     bottom_.assign(1, &input_);
+  }
+
+  // Indices have none.
+  static bool HasInputGradient(const Layer<Dtype>& layer) {
+    return layer.type() != string(kEmbed) && layer.type() != string("Embed");
   }
 
   // One Backward with a fixed gradient at the output; the gradients of all
@@ -145,7 +180,7 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
     }
     for (int time = 0; time < times; ++time) {
       layer->Forward(bottom_, top_);
-      layer->Backward(top_, vector<bool>(1, true), bottom_);
+      layer->Backward(top_, vector<bool>(1, HasInputGradient(*layer)), bottom_);
     }
     vector<Dtype> gradients;
     for (const auto& blob : layer->blobs()) {
@@ -172,8 +207,11 @@ TYPED_TEST(BayesLayerTest, BlobsAreMeansDeltasAndNoise) {
     const auto layer = this->SetUpLayer(
         shape, "kl_weight: 0 tau_init: 0.3 bias_tau_init: 0.05");
     const auto& blobs = layer->blobs();
-    const int n =
-        string(shape.options).find("bias_term: false") == string::npos ? 2 : 1;
+    const bool has_bias =
+        shape.type == kScale
+            ? this->Param(shape, "").scale_param().bias_term()
+            : string(shape.options).find("bias_term: false") == string::npos;
+    const int n = has_bias ? 2 : 1;
     ASSERT_EQ(3 * n, blobs.size());
     for (int i = 0; i < n; ++i) {
       EXPECT_EQ(blobs[i]->shape(), blobs[2 * n + i]->shape());
@@ -193,7 +231,9 @@ TYPED_TEST(BayesLayerTest, GradientsOfTheLoss) {
       const auto layer =
           this->SetUpLayer(shape, way + "kl_weight: 0 tau_init: 0.5", true);
       GradientChecker<Dtype> checker(1e-2, 2e-3);
-      checker.CheckGradientExhaustive(layer.get(), this->bottom_, this->top_);
+      const int bottoms = this->HasInputGradient(*layer) ? -1 : -2;
+      checker.CheckGradientExhaustive(layer.get(), this->bottom_, this->top_,
+                                      bottoms);
     }
   }
 }
@@ -244,15 +284,15 @@ TYPED_TEST(BayesLayerTest, GradientsOfKL) {
 
 TYPED_TEST(BayesLayerTest, BackwardAccumulatesForIterSize) {
   typedef typename TypeParam::Dtype Dtype;
-  for (const Shape& shape : {kShapes[1], kShapes[11]}) {
+  for (const Shape& shape : kShapes) {
     for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
       const auto layer = this->SetUpLayer(
           shape, way + "kl_weight: 30 dataset_size: 100 prior_std: 1", true);
       const vector<Dtype> once = this->Gradients(layer.get());
       const vector<Dtype> twice = this->Gradients(layer.get(), 2);
       for (int i = 0; i < once.size(); ++i) {
-        EXPECT_NEAR(2 * once[i], twice[i], 1e-4 * (1 + std::fabs(once[i])))
-            << way;
+        EXPECT_NEAR(2 * once[i], twice[i], 1e-4 * (1 + std::fabs(once[i])));
       }
     }
   }
@@ -298,16 +338,46 @@ TYPED_TEST(BayesLayerTest, SamplesWhenTold) {
 
 TYPED_TEST(BayesLayerTest, DrawsHaveNames) {
   typedef typename TypeParam::Dtype Dtype;
-  const auto layer = this->SetUpLayer(kShapes[1], "kl_weight: 0");
-  bayes::Stochastic* draws = dynamic_cast<bayes::Stochastic*>(layer.get());
-  const vector<Dtype> zero = this->Output(layer.get());
-  const vector<Dtype> one = this->Output(layer.get());
-  EXPECT_NE(zero, one);
-  draws->SetDraw(1);
-  EXPECT_EQ(one, this->Output(layer.get()));
-  draws->SetDraw(0);
-  EXPECT_EQ(zero, this->Output(layer.get()));
-  EXPECT_EQ(one, this->Output(layer.get()));
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto layer = this->SetUpLayer(shape, "kl_weight: 0");
+    bayes::Stochastic* draws = dynamic_cast<bayes::Stochastic*>(layer.get());
+    const vector<Dtype> zero = this->Output(layer.get());
+    const vector<Dtype> one = this->Output(layer.get());
+    EXPECT_NE(zero, one);
+    draws->SetDraw(1);
+    EXPECT_EQ(one, this->Output(layer.get()));
+    draws->SetDraw(0);
+    EXPECT_EQ(zero, this->Output(layer.get()));
+    EXPECT_EQ(one, this->Output(layer.get()));
+  }
+}
+
+// The output is the stock layer's with weights m (1 + tau epsilon), biases too.
+TYPED_TEST(BayesLayerTest, ADrawIsTheStockLayerWithDrawnWeights) {
+  typedef typename TypeParam::Dtype Dtype;
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto bayes = this->SetUpLayer(
+        shape, "kl_weight: 0 tau_init: 0.5 bias_tau_init: 0.3");
+    const vector<Dtype> output = this->Output(bayes.get());
+    const auto stock =
+        LayerRegistry<Dtype>::CreateLayer(this->StockParam(shape));
+    stock->SetUp(this->bottom_, this->top_);
+    const int n = stock->blobs().size();
+    for (int i = 0; i < n; ++i) {
+      const Dtype tau = i == 0 ? 0.5 : 0.3;
+      for (int j = 0; j < stock->blobs()[i]->count(); ++j) {
+        stock->blobs()[i]->mutable_cpu_data()[j] =
+            bayes->blobs()[i]->cpu_data()[j] *
+            (1 + tau * bayes->blobs()[2 * n + i]->cpu_data()[j]);
+      }
+    }
+    const vector<Dtype> expected = this->Output(stock.get());
+    for (int i = 0; i < output.size(); ++i) {
+      EXPECT_NEAR(expected[i], output[i], 1e-5 * (1 + std::fabs(expected[i])));
+    }
+  }
 }
 
 TYPED_TEST(BayesLayerTest, SeedAndLayerNameMakeTheDraw) {
@@ -357,7 +427,9 @@ TYPED_TEST(BayesLayerTest, ImagesOfABatchHaveTheNoiseOfTheirPart) {
   const Shape shapes[] = {
       {kInner, {5, 3}, "num_output: 4"},
       {kConv, {5, 2, 4, 4}, "num_output: 3 kernel_size: 3"},
-      {kDeconv, {5, 2, 2, 2}, "num_output: 2 kernel_size: 2"}};
+      {kDeconv, {5, 2, 2, 2}, "num_output: 2 kernel_size: 2"},
+      {kEmbed, {5, 2}, "num_output: 2 input_dim: 3"},
+      {kScale, {5, 3}, "bias_term: true"}};
   for (const Shape& shape : shapes) {
     for (const auto& c : cases) {
       if (shape.type != kInner && c.options[0] == 'l') continue;
@@ -458,52 +530,103 @@ TYPED_TEST(BayesLayerTest, AnOutputWithoutVarianceHasAGradient) {
 
 TYPED_TEST(BayesLayerTest, KLTopIsScaledKL) {
   typedef typename TypeParam::Dtype Dtype;
-  const auto layer = this->SetUpLayer(
-      kShapes[10], "kl_weight: 0.5 dataset_size: 10", false, true);
-  layer->Forward(this->bottom_, this->top_);
-  double kl = 0;
-  for (int b = 0; b < 2; ++b) {
-    const Blob<Dtype>& m = *layer->blobs()[b];
-    for (int i = 0; i < m.count(); ++i) {
-      kl += bayes::WeightKL<double>(m.cpu_data()[i], b == 0 ? 0.4 : 0.1, 0,
-                                    b == 0 ? 5 : 10);
+  for (const Shape& shape : {kShapes[10], kShapes[15], kScaleWithBias}) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto layer =
+        this->SetUpLayer(shape, "kl_weight: 0.5 dataset_size: 10", false, true);
+    const double loss = layer->Forward(this->bottom_, this->top_);
+    double kl = 0;
+    for (int b = 0; b < 2; ++b) {
+      const Blob<Dtype>& m = *layer->blobs()[b];
+      for (int i = 0; i < m.count(); ++i) {
+        kl += bayes::WeightKL<double>(m.cpu_data()[i], b == 0 ? 0.4 : 0.1, 0,
+                                      b == 0 ? 5 : 10);
+      }
     }
+    EXPECT_EQ(0, this->kl_.num_axes());
+    EXPECT_NEAR(kl * 0.5 / 10, this->kl_.cpu_data()[0], 1e-5);
+    EXPECT_EQ(loss, this->kl_.cpu_data()[0]);
   }
-  EXPECT_EQ(0, this->kl_.num_axes());
-  EXPECT_NEAR(kl * 0.5 / 10, this->kl_.cpu_data()[0], 1e-5);
 }
 
 // delta learns even where m is frozen, and the other way round.
 TYPED_TEST(BayesLayerTest, EachParameterCanBeFrozen) {
-  for (const string& way : WaysToDraw(kShapes[11])) {
-    SCOPED_TRACE(way);
-    const auto layer =
-        this->SetUpLayer(kShapes[11], way + "kl_weight: 0", true);
-    const auto norm = [&](int i) { return layer->blobs()[i]->asum_diff(); };
-    layer->set_param_propagate_down(0, false);
-    this->Gradients(layer.get());
-    EXPECT_EQ(0, norm(0));
-    EXPECT_GT(norm(2), 0);
-    layer->set_param_propagate_down(0, true);
-    layer->set_param_propagate_down(2, false);
-    this->Gradients(layer.get());
-    EXPECT_GT(norm(0), 0);
-    EXPECT_EQ(0, norm(2));
+  for (const Shape& shape :
+       {kShapes[1], kShapes[11], kShapes[15], kScaleWithBias}) {
+    for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + way);
+      const auto layer = this->SetUpLayer(shape, way + "kl_weight: 0", true);
+      for (int frozen = 0; frozen < 4; ++frozen) {
+        layer->set_param_propagate_down(frozen, false);
+        this->Gradients(layer.get());
+        for (int i = 0; i < 4; ++i) {
+          EXPECT_EQ(i != frozen, layer->blobs()[i]->asum_diff() > 0)
+              << "blob " << i << " with " << frozen << " frozen";
+        }
+        layer->set_param_propagate_down(frozen, true);
+      }
+    }
   }
 }
 
 TYPED_TEST(BayesLayerTest, TakesTheBlobsThatItsParameterBrings) {
   typedef typename TypeParam::Dtype Dtype;
-  const auto layer = this->SetUpLayer(kShapes[4], "kl_weight: 0");
-  layer->blobs()[1]->mutable_cpu_data()[0] = -3;
-  const vector<Dtype> output = this->Output(layer.get());
-  LayerParameter saved;
-  layer->ToProto(&saved);
-  ASSERT_EQ(3, saved.blobs_size());
-  BayesConvolutionLayer<Dtype> copy(saved);
-  copy.SetUp(this->bottom_, this->top_);
-  ASSERT_EQ(3, copy.blobs().size());
-  EXPECT_EQ(-3, copy.blobs()[1]->cpu_data()[0]);
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
+    const auto layer = this->SetUpLayer(shape, "kl_weight: 0");
+    const int blobs = layer->blobs().size();
+    layer->blobs()[blobs / 3]->mutable_cpu_data()[0] = -3;
+    const vector<Dtype> output = this->Output(layer.get());
+    LayerParameter saved;
+    layer->ToProto(&saved);
+    ASSERT_EQ(blobs, saved.blobs_size());
+    const auto copy = LayerRegistry<Dtype>::CreateLayer(saved);
+    copy->SetUp(this->bottom_, this->top_);
+    ASSERT_EQ(blobs, copy->blobs().size());
+    EXPECT_EQ(-3, copy->blobs()[blobs / 3]->cpu_data()[0]);
+    EXPECT_EQ(output, this->Output(copy.get()));
+  }
+}
+
+// A layer that writes where its input is gives the same numbers, also where the
+// parts of a batch have their own draws.
+TYPED_TEST(BayesLayerTest, InPlaceItComputesTheSame) {
+  typedef typename TypeParam::Dtype Dtype;
+  for (const Shape& shape : kShapes) {
+    if (shape.type != kScale) continue;
+    for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.options) + " " + way);
+      vector<vector<Dtype> > found[2];
+      for (bool in_place : {false, true}) {
+        Caffe::set_random_seed(7);
+        const auto layer = this->SetUpLayer(shape, way + "kl_weight: 0", true);
+        if (in_place) {
+          this->top_[0] = &this->input_;
+          layer->Reshape(this->bottom_, this->top_);
+        }
+        Blob<Dtype>& top = *this->top_[0];
+        layer->Forward(this->bottom_, this->top_);
+        auto& numbers = found[in_place];
+        numbers.push_back({top.cpu_data(), top.cpu_data() + top.count()});
+        for (int i = 0; i < top.count(); ++i) {
+          top.mutable_cpu_diff()[i] = 0.1 * (i % 7 - 3);
+        }
+        layer->Backward(this->top_, {true}, this->bottom_);
+        for (Blob<Dtype>* blob :
+             {&this->input_, layer->blobs()[0].get(), layer->blobs()[1].get(),
+              layer->blobs()[layer->blobs().size() / 2].get()}) {
+          numbers.push_back(
+              {blob->cpu_diff(), blob->cpu_diff() + blob->count()});
+        }
+      }
+      for (int i = 0; i < found[0].size(); ++i) {
+        for (int j = 0; j < found[0][i].size(); ++j) {
+          EXPECT_NEAR(found[0][i][j], found[1][i][j], 1e-6)
+              << "array " << i << ", number " << j;
+        }
+      }
+    }
+  }
 }
 
 TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
@@ -545,6 +668,20 @@ TYPED_TEST(BayesLayerTest, NoiseOfABatchIsRefusedWhereItHasNoMeaning) {
   const Shape no_batch = {kInner, {3, 2}, "num_output: 2 axis: 0"};
   EXPECT_ERROR(this->SetUpLayer(no_batch, "kl_weight: 0 draws_per_batch: 2"),
                "bayes_param.draws_per_batch is 2, but must be 1 where axis");
+  const Shape scale_of_each_image = {kScale, {3, 2}, "axis: 0"};
+  EXPECT_ERROR(
+      this->SetUpLayer(scale_of_each_image, "kl_weight: 0 draws_per_batch: 2"),
+      "bayes_param.draws_per_batch is 2, but must be 1 where axis");
+}
+
+TYPED_TEST(BayesLayerTest, AScaleThatIsAnotherBottomIsRefused) {
+  typedef typename TypeParam::Dtype Dtype;
+  this->SetBottom(kScaleWithBias);
+  Blob<Dtype> scale(vector<int>(1, 3));
+  BayesScaleLayer<Dtype> layer(this->Param(kScaleWithBias, "kl_weight: 0"));
+  EXPECT_ERROR(layer.SetUp({&this->input_, &scale}, {&this->output_}),
+               "layer 'layer' has 2 bottoms; a layer of type BayesScale takes "
+               "one");
 }
 
 TYPED_TEST(BayesLayerTest, WrongTopsAreRefused) {

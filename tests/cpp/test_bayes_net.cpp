@@ -53,6 +53,29 @@ class BayesNetTest : public MultiDeviceTest<TypeParam> {
            more + " }";
   }
 
+  // A layer of a stock type, or of its Bayesian form, with weights and biases,
+  // on what Data() and Indices() give; its top has the shape of y.
+  static string Parametrised(const string& type, const string& prefix,
+                             const string& name, const string& more) {
+    if (type == "InnerProduct") {
+      return InnerProduct(name, prefix + type, "x", more);
+    }
+    const string fillers =
+        "filler { type: 'gaussian' std: 1 }"
+        " bias_filler { type: 'gaussian' std: 1 } } ";
+    const string options =
+        type == "Embed"
+            ? "bottom: 'i' embed_param { input_dim: 4 num_output: 3 weight_"
+            : "bottom: 'y' scale_param { bias_term: true ";
+    return "layer { name: '" + name + "' type: '" + prefix + type + "' top: '" +
+           name + "' " + options + fillers + more + " }";
+  }
+
+  static string Indices() {
+    return "layer { name: 'indices' type: 'DummyData' top: 'i'"
+           " dummy_data_param { shape { dim: 4 } data_filler { value: 2 } } }";
+  }
+
   static string Loss(const string& bottom, const string& weight = "1") {
     return "layer { name: 'loss' type: 'EuclideanLoss' bottom: '" + bottom +
            "' bottom: 'y' top: 'loss' loss_weight: " + weight + " }";
@@ -85,6 +108,8 @@ class BayesNetTest : public MultiDeviceTest<TypeParam> {
   }
 };
 TYPED_TEST_CASE(BayesNetTest, TestDtypesAndDevices);
+
+const char* const kTypes[] = {"InnerProduct", "Embed", "Scale"};
 
 // Whatever the prototxt asks for.
 TYPED_TEST(BayesNetTest, NoiseIsNeverLearnedAndDeltaNeverDecayed) {
@@ -157,42 +182,47 @@ TYPED_TEST(BayesNetTest, IterSizeLeavesTheWeightOfKL) {
 
 TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
   typedef typename TypeParam::Dtype Dtype;
-  const string stock = this->InnerProduct("ip", "InnerProduct", "x", "");
-  const string bayes = this->InnerProduct(
-      "ip", "BayesInnerProduct", "x",
-      "bayes_param { kl_weight: 0 tau_init: 0.3 sample: NEVER }");
-  const auto trained = this->MakeNet(this->Data() + stock);
-  const auto made_bayes = this->MakeNet(this->Data() + bayes);
-  const auto back = this->MakeNet(this->Data() + stock);
-  const auto blobs = [](const shared_ptr<Net<Dtype> >& net) {
-    return net->layer_by_name("ip")->blobs();
-  };
-  string file;
-  MakeTempFilename(&file);
-  for (bool hdf5 : {false, true}) {
-    SCOPED_TRACE(hdf5 ? "HDF5" : "binary");
-    const auto copy = [&](const shared_ptr<Net<Dtype> >& from,
-                          const shared_ptr<Net<Dtype> >& to) {
-      if (hdf5) {
-        from->ToHDF5(file);
-      } else {
-        NetParameter param;
-        from->ToProto(&param);
-        WriteProtoToBinaryFile(param, file);
-      }
-      to->CopyTrainedLayersFrom(file);
+  for (const char* type : kTypes) {
+    SCOPED_TRACE(type);
+    const string data = this->Data() + this->Indices();
+    const string stock = data + this->Parametrised(type, "", "ip", "");
+    const string bayes =
+        data + this->Parametrised(
+                   type, "Bayes", "ip",
+                   "bayes_param { kl_weight: 0 tau_init: 0.3 sample: NEVER }");
+    const auto trained = this->MakeNet(stock);
+    const auto made_bayes = this->MakeNet(bayes);
+    const auto back = this->MakeNet(stock);
+    const auto blobs = [](const shared_ptr<Net<Dtype> >& net) {
+      return net->layer_by_name("ip")->blobs();
     };
-    trained->layer_by_name("ip")->blobs()[0]->mutable_cpu_data()[0] += 1;
-    copy(trained, made_bayes);
-    copy(made_bayes, back);
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(this->Values(*blobs(trained)[i]),
-                this->Values(*blobs(made_bayes)[i]));
-      EXPECT_EQ(this->Values(*blobs(trained)[i]),
-                this->Values(*blobs(back)[i]));
+    string file;
+    MakeTempFilename(&file);
+    for (bool hdf5 : {false, true}) {
+      SCOPED_TRACE(hdf5 ? "HDF5" : "binary");
+      const auto copy = [&](const shared_ptr<Net<Dtype> >& from,
+                            const shared_ptr<Net<Dtype> >& to) {
+        if (hdf5) {
+          from->ToHDF5(file);
+        } else {
+          NetParameter param;
+          from->ToProto(&param);
+          WriteProtoToBinaryFile(param, file);
+        }
+        to->CopyTrainedLayersFrom(file);
+      };
+      trained->layer_by_name("ip")->blobs()[0]->mutable_cpu_data()[0] += 1;
+      copy(trained, made_bayes);
+      copy(made_bayes, back);
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(this->Values(*blobs(trained)[i]),
+                  this->Values(*blobs(made_bayes)[i]));
+        EXPECT_EQ(this->Values(*blobs(trained)[i]),
+                  this->Values(*blobs(back)[i]));
+      }
+      EXPECT_NEAR(0.3, bayes::Softplus(blobs(made_bayes)[2]->cpu_data()[0]),
+                  1e-6);
     }
-    EXPECT_NEAR(0.3, bayes::Softplus(blobs(made_bayes)[2]->cpu_data()[0]),
-                1e-6);
   }
 }
 
@@ -212,43 +242,70 @@ TYPED_TEST(BayesNetTest, OtherNumbersOfBlobsAreStillRefused) {
 // Two layers with the same param names are one posterior: the same weights in
 // each draw, and its KL once.
 TYPED_TEST(BayesNetTest, SharedParamsAreOnePosterior) {
-  const string names =
+  const string more =
       "param { name: 'm' } param { name: 'm_b' } param { name: 'd' }"
-      "param { name: 'd_b' }";
-  const string options =
+      "param { name: 'd_b' }"
       "bayes_param { kl_weight: 5 dataset_size: 10 prior_std: 1 }";
-  const auto single =
-      this->MakeNet(this->Data() +
-                    this->InnerProduct("a", "BayesInnerProduct", "x",
-                                       names + options + " top: 'kl_a'") +
-                    this->Loss("a", "1e-30"));
-  const auto twin = this->MakeNet(
-      this->Data() +
-      this->InnerProduct("a", "BayesInnerProduct", "x",
-                         names + options + " top: 'kl_a'") +
-      this->InnerProduct("b", "BayesInnerProduct", "x",
-                         names + options + " top: 'kl_b'") +
-      "layer { name: 'sum' type: 'Eltwise' bottom: 'a' bottom: 'b' top: 's' }" +
-      this->Loss("s", "1e-30"));
-  for (int i = 0; i < 4; ++i) {
-    single->layer_by_name("a")->blobs()[i]->CopyFrom(
-        *twin->layer_by_name("a")->blobs()[i]);
+  const string data = this->Data() + this->Indices();
+  for (const char* type : kTypes) {
+    SCOPED_TRACE(type);
+    const string a =
+        this->Parametrised(type, "Bayes", "a", more + " top: 'kl_a'");
+    const string b =
+        this->Parametrised(type, "Bayes", "b", more + " top: 'kl_b'");
+    const auto single = this->MakeNet(data + a + this->Loss("a", "1e-30"));
+    const auto twice = this->MakeNet(
+        data + a + b +
+        "layer { name: 'sum' type: 'Eltwise' bottom: 'a' bottom: 'b' top: 's' "
+        "}" +
+        this->Loss("s", "1e-30"));
+    for (int i = 0; i < 4; ++i) {
+      single->layer_by_name("a")->blobs()[i]->CopyFrom(
+          *twice->layer_by_name("a")->blobs()[i]);
+    }
+    for (const auto& net : {single, twice}) {
+      net->ClearParamDiffs();
+      net->Forward();
+      net->Backward();
+    }
+    EXPECT_EQ(this->Values(*twice->blob_by_name("a")),
+              this->Values(*twice->blob_by_name("b")));
+    EXPECT_EQ(0, twice->blob_by_name("kl_b")->cpu_data()[0]);
+    EXPECT_EQ(single->blob_by_name("kl_a")->cpu_data()[0],
+              twice->blob_by_name("kl_a")->cpu_data()[0]);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(this->Diffs(*single->layer_by_name("a")->blobs()[i]),
+                this->Diffs(*twice->layer_by_name("a")->blobs()[i]))
+          << "blob " << i;
+    }
+    // The owner, and nobody else, counts it, whichever layer is asked.
+    const auto layers = bayes::Uncertainties(*twice);
+    ASSERT_EQ(2, layers.size());
+    EXPECT_EQ(layers[0].uncertainty.taus, layers[1].uncertainty.taus);
+    EXPECT_GT(layers[0].uncertainty.kl, 0);
+    EXPECT_EQ(0, layers[1].uncertainty.kl);
   }
-  for (const auto& net : {single, twin}) {
-    net->ClearParamDiffs();
-    net->Forward();
-    net->Backward();
-  }
-  EXPECT_EQ(this->Values(*twin->blob_by_name("a")),
-            this->Values(*twin->blob_by_name("b")));
-  EXPECT_EQ(0, twin->blob_by_name("kl_b")->cpu_data()[0]);
-  EXPECT_EQ(single->blob_by_name("kl_a")->cpu_data()[0],
-            twin->blob_by_name("kl_a")->cpu_data()[0]);
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(this->Diffs(*single->layer_by_name("a")->blobs()[i]),
-              this->Diffs(*twin->layer_by_name("a")->blobs()[i]))
-        << "blob " << i;
-  }
+}
+
+// The net knows the owner; names need not differ as their noise does.
+TYPED_TEST(BayesNetTest, ALayerThatSharesOnlyItsBiasesOwnsItsWeights) {
+  const string more =
+      "param { } param { name: 'm_b' } param { } param { name: 'd_b' }"
+      "bayes_param { kl_weight: 5 dataset_size: 10 }";
+  const auto net = this->MakeNet(
+      this->Data() + this->Parametrised("InnerProduct", "Bayes", "a", more) +
+      this->Parametrised("InnerProduct", "Bayes", "b", more));
+  const auto layers = bayes::Uncertainties(*net);
+  const auto weights_kl = [&](const string& name) {
+    const auto& blobs = net->layer_by_name(name)->blobs();
+    double kl = 0;
+    for (double m : this->Values(*blobs[0])) {
+      kl += bayes::WeightKL<double>(m, 0.4, 0, 5);
+    }
+    return kl;
+  };
+  EXPECT_NEAR(weights_kl("b"), layers[1].uncertainty.kl, 1e-4);
+  EXPECT_GT(layers[0].uncertainty.kl, weights_kl("a") + 1);
 }
 
 // A test net shares its blobs with the training net, epsilon too; testing
@@ -334,7 +391,11 @@ TYPED_TEST(BayesNetTest, MonteCarloGivesWhatForwardGives) {
             "        top: 'conv' convolution_param { num_output: 3 "
             "kernel_size: 3"
             "        weight_filler { type: 'xavier' } }"
-            "        bayes_param { kl_weight: 0 } }" +
+            "        bayes_param { kl_weight: 0 } }"
+            "layer { name: 'scale' type: 'BayesScale' bottom: 'conv'"
+            "        top: 'conv' scale_param { bias_term: true"
+            "        bias_filler { value: 0.7 } }"
+            "        bayes_param { kl_weight: 0 bias_tau_init: 0.5 } }" +
             this->InnerProduct("ip", "BayesInnerProduct", "conv",
                                "bayes_param { kl_weight: 0 }"),
         TEST);
@@ -381,6 +442,11 @@ TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
       " bayes_param { draws_per_batch: 4 " +
       bayes +
       " } }"
+      "layer { name: 'scale' type: 'BayesScale' bottom: 'conv' top: 'conv'"
+      " scale_param { bias_term: true bias_filler { value: 0.5 } }"
+      " bayes_param { draws_per_batch: 3 " +
+      bayes +
+      " } }"
       "layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }"
       "layer { name: 'drop' type: 'Dropout' bottom: 'conv' top: 'conv' }" +
       this->InnerProduct(
@@ -390,7 +456,17 @@ TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
                          "top: 'kl' loss_weight: 0 loss_weight: 1"
                          " bayes_param { " +
                              bayes + " }") +
-      this->Loss("ip");
+      "layer { name: 'indices' type: 'DummyData' top: 'i'"
+      " dummy_data_param { shape { dim: 6 } data_filler { value: 2 } } }"
+      "layer { name: 'embed' type: 'BayesEmbed' bottom: 'i' top: 'embed'"
+      " embed_param { input_dim: 4 num_output: 3"
+      " weight_filler { type: 'gaussian' std: 1 } }"
+      " bayes_param { draws_per_batch: 2 " +
+      bayes +
+      " } }"
+      "layer { name: 'sum' type: 'Eltwise' bottom: 'ip' bottom: 'embed'"
+      " top: 'sum' }" +
+      this->Loss("sum");
   vector<vector<Dtype> > trained[2];
   for (int device = 0; device < 2; ++device) {
     Caffe::set_mode(device == 0 ? Caffe::CPU : Caffe::GPU);
@@ -405,7 +481,7 @@ TYPED_TEST(BayesNetTest, DevicesTrainTheSameNet) {
       }
     }
   }
-  ASSERT_EQ(18, trained[0].size());
+  ASSERT_EQ(30, trained[0].size());
   for (int b = 0; b < trained[0].size(); ++b) {
     for (int i = 0; i < trained[0][b].size(); ++i) {
       ASSERT_TRUE(std::isfinite(trained[0][b][i]));

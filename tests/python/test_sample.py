@@ -78,6 +78,11 @@ def image_input(name, batch=BATCH):
                         input_param {{ shape {{ dim: {batch} dim: 1 dim: 12 dim: 12 }} }} }}"""
 
 
+def scale(bottom, top=None, more=""):
+    return f"""layer {{ name: "scale" type: "BayesScale" bottom: "{bottom}" top: "{top or bottom}"
+                        scale_param {{ {more} }} bayes_param {{ {BAYES} bias_tau_init: 0.5 }} }}"""
+
+
 def join(*bottoms, top="out"):
     bottoms = " ".join(f'bottom: "{bottom}"' for bottom in bottoms)
     return f'layer {{ name: "join" type: "Concat" {bottoms} top: "{top}" }}'
@@ -120,6 +125,20 @@ NETS = {
         layer { name: "norm" type: "BatchNorm" bottom: "hidden" top: "hidden" }
         """
     ),
+    "scale in place": small(more=scale("hidden", more="bias_term: true bias_filler { value: 1 }")),
+    "scale of one number": small(more=scale("hidden", more="axis: 0 num_axes: 0")),
+    "scale that is not in place": image_input("data")
+    + product("a", "data")
+    + scale("a", "out", 'filler { type: "gaussian" std: 1 }'),
+    "scale of each image of a batch": small(more=scale("hidden", more="axis: 0 num_axes: 1")),
+    "embedded indices": image_input("data")
+    + """layer { name: "indices" type: "Threshold" bottom: "data" top: "indices"
+                 threshold_param { threshold: 0.5 } }
+         layer { name: "embed" type: "BayesEmbed" bottom: "indices" top: "embed"
+                 embed_param { input_dim: 2 num_output: 3
+                               weight_filler { type: "gaussian" std: 1 } }
+                 bayes_param { kl_weight: 0 } }"""
+    + product("out", "embed"),
     "branch that is not random": image_input("data")
     + product("a", "data")
     + product("b", "data", kind="InnerProduct")

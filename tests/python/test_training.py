@@ -23,6 +23,13 @@ pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 DROPOUT = """layer { name: "drop" type: "Dropout" bottom: "hidden" top: "hidden"
                      dropout_param { dropout_ratio: 0.3 sample_weights_test: true } }"""
+OTHER_LAYERS = f"""
+    layer {{ name: "scale" type: "BayesScale" bottom: "hidden" top: "hidden"
+             scale_param {{ bias_term: true }} bayes_param {{ {BAYES} }} }}
+    layer {{ name: "embed" type: "BayesEmbed" bottom: "label" top: "embedded"
+             embed_param {{ input_dim: 4 num_output: 16 weight_filler {{ type: "xavier" }} }}
+             bayes_param {{ {BAYES} }} }}
+    layer {{ name: "sum" type: "Eltwise" bottom: "hidden" bottom: "embedded" top: "hidden" }}"""
 LAYERS = ("conv", "hidden", "out")
 
 
@@ -142,7 +149,7 @@ def test_seed_fixes_a_training_to_the_last_bit(tmp_path, digits):
 )
 def test_resumed_training_is_the_uninterrupted_one(tmp_path, digits, options, noise):
     # 20 iterations of 20 images of 330: the interruption is in the middle of an epoch.
-    net = small_net(digits, BAYES + noise, DROPOUT)
+    net = small_net(digits, BAYES + noise, DROPOUT + OTHER_LAYERS)
     if "local" in noise:
         net = net.replace(noise, "", 1)  # not for the convolution, which comes first
     whole = train(tmp_path, net, 31, name="whole", **options)

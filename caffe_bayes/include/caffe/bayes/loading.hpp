@@ -1,9 +1,9 @@
 #ifndef CAFFE_BAYES_LOADING_HPP_
 #define CAFFE_BAYES_LOADING_HPP_
 
-#include <string>
-
-#include "caffe/layer_factory.hpp"
+#include "caffe/bayes/layer_trait.hpp"
+#include "caffe/bayes/stochastic.hpp"
+#include "caffe/layer.hpp"
 
 namespace caffe {
 namespace bayes {
@@ -11,23 +11,24 @@ namespace bayes {
 /**
  * @brief How many leading blobs of a saved layer go into a layer of a net.
  *
- * All, where both have the same number. A Bayesian layer has three times the
- * blobs of its stock layer, the means first, so the means can be copied either
- * way; the rest of a Bayesian layer then keeps its initial value.
+ * All, where both have the same number. The first blobs of a Bayesian layer are
+ * means, one for each parameter blob of its stock layer, so they can be copied
+ * either way; the rest of a Bayesian layer then keeps its initial value.
  *
  * @return the number, or -1 where the two do not fit.
  */
 template <typename Dtype>
-int BlobsToCopy(const std::string& target_type, int target_blobs,
-                int source_blobs) {
-  if (source_blobs == target_blobs) return target_blobs;
-  const auto& registry = LayerRegistry<Dtype>::Registry();
-  const bool target_is_bayes = target_type.compare(0, 5, "Bayes") == 0 &&
-                               registry.count(target_type.substr(5));
-  if (target_is_bayes && target_blobs == 3 * source_blobs) return source_blobs;
-  const bool target_is_stock = registry.count("Bayes" + target_type);
-  if (target_is_stock && source_blobs == 3 * target_blobs) return target_blobs;
-  return -1;
+int BlobsToCopy(Layer<Dtype>* target, int source_blobs) {
+  const int blobs = target->blobs().size();
+  if (source_blobs == blobs) return blobs;
+  const Stochastic* stochastic = dynamic_cast<const Stochastic*>(target);
+  if (stochastic && stochastic->num_noise_blobs() == source_blobs) {
+    return source_blobs;
+  }
+  const LayerTrait* trait = FindTrait(target->type());
+  const bool from_bayesian_form = trait && trait->has_bayesian_form &&
+                                  source_blobs == kBlobsPerParameter * blobs;
+  return from_bayesian_form ? blobs : -1;
 }
 
 }  // namespace bayes

@@ -57,11 +57,11 @@ class MeanTest {
   /// The blobs of the scores (images x classes x places) and of the labels
   /// (images x places), and whether the scores are probabilities already.
   std::string scores_, label_;
-  bool are_probabilities_;
-  int classes_, places_;
-  bool has_ignored_label_;
-  int ignored_label_;
-  double labels_, wrong_, loss_;
+  bool are_probabilities_ = false;
+  int classes_ = 0, places_ = 0;
+  bool has_ignored_label_ = false;
+  int ignored_label_ = 0;
+  double labels_ = 0, wrong_ = 0, loss_ = 0;
 };
 
 }  // namespace bayes

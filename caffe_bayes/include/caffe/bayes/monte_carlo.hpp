@@ -18,15 +18,15 @@ namespace bayes {
  * @brief Runs images through many draws of a net.
  *
  * The layers that do not depend on the draw run once for each image, in the net
- * itself and in its batches; what they give to the others is collected for as
- * many images as fit into a bounded memory. The others run in copies of the
- * net, one for each thread, which share its parameters: a thread takes a draw,
- * samples its weights once, and takes all the collected images through in
- * portions that fit into the cache. A GPU takes large portions, each through
- * all draws. The numbers do not depend on threads, batches or portions.
+ * itself and in its batches. What they pass to the other layers is collected,
+ * for as many images as fit into a bounded memory. The other layers run in
+ * copies of the net, one for each thread, which share its parameters: a thread
+ * takes a draw, samples its weights once, and runs all collected images in
+ * portions that fit into the cache. A GPU runs large portions, each through all
+ * draws. The numbers do not depend on threads, batches or portions.
  *
- * Of the layers that depend on the draw, those that the output does not depend
- * on do not run.
+ * Layers that depend on the draw, but that the output does not depend on, do
+ * not run.
  */
 template <typename Dtype>
 class MonteCarlo {
@@ -68,7 +68,7 @@ class MonteCarlo {
   /// A blob that the random part of the net takes from the rest of it.
   struct Entry {
     std::string blob;
-    int size;                  // numbers of one image
+    int size = 0;              // numbers of one image
     std::vector<Dtype> items;  // of the images collected
   };
 
@@ -87,17 +87,17 @@ class MonteCarlo {
 
   Net<Dtype>* net_;
   std::string output_;
-  int batch_;  // images that the net takes at once
+  int batch_ = 0;  // images that the net takes at once
   /// The layers that do not depend on the draw, and those of the others that
   /// the output depends on.
   std::vector<int> fixed_part_, random_part_;
   std::set<std::string> random_blobs_;
   std::vector<Entry> entries_;
-  /// Copies of the random part, and how many images they take at once: the
-  /// net's batches, never fewer, if their layers look at more than one image.
+  /// Copies of the random part, and how many images they take at once: whole
+  /// batches of the net, if a layer mixes the images of a batch.
   std::vector<shared_ptr<Net<Dtype> > > workers_;
-  int portion_;
-  bool whole_batches_;
+  int portion_ = 0;
+  bool whole_batches_ = false;
 };
 
 }  // namespace bayes

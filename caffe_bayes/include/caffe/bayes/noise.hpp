@@ -25,10 +25,7 @@ namespace bayes {
 
 /// The name of one stream of noise: one blob of one layer under one seed.
 struct NoiseKey {
-  uint32_t word[2];
-  bool operator==(const NoiseKey& other) const {
-    return word[0] == other.word[0] && word[1] == other.word[1];
-  }
+  uint32_t word[2] = {};
 };
 
 /// FNV-1a, 64 bits, over seed and blob (low byte first) and the layer's name.

@@ -49,11 +49,14 @@ class Stochastic {
   /// How many of the layer's last blobs are noise, and no parameters.
   virtual int num_noise_blobs() const { return 0; }
 
-  /// How sure the layer is of its parameters, if these have a posterior.
+  /// Which of the layer's tops is KL, -1 if none.
+  virtual int kl_top() const { return -1; }
+
+  /// How uncertain the layer is of its parameters, if these have a posterior.
   virtual Uncertainty GetUncertainty() { return Uncertainty(); }
 
-  /// The net found that this layer's parameter `param_id` is the parameter
-  /// `owner_param_id` of the layer `owner`.
+  /// Called by the net where this layer does not own its parameter `param_id`,
+  /// but shares the parameter `owner_param_id` of the layer `owner`.
   virtual void OnParamShared(int /*param_id*/, const std::string& /*owner*/,
                              int /*owner_param_id*/) {}
 
@@ -64,7 +67,7 @@ class Stochastic {
     return MakeNoiseKey(seed_, layer, blob);
   }
   uint64_t TakeDraw() { return next_draw_++; }
-  /// Whether somebody (the solver, a program) said which draw to use.
+  /// Whether the solver or a program has set the draw to use.
   bool draw_is_named() const { return draw_is_named_; }
   bool held() const { return held_; }
 
@@ -75,7 +78,8 @@ class Stochastic {
   bool held_ = false;
 };
 
-/// Makes the next Forward of a net its draw `draw`, the one after it the next.
+/// Makes the next Forward of a net use the draw `draw`, the one after it the
+/// next draw, and so on.
 template <typename Net>
 void SetDraw(const Net& net, uint64_t draw) {
   for (const auto& layer : net.layers()) {

@@ -4,13 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "caffe/bayes/layer_trait.hpp"
 #include "caffe/bayes/posterior.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/blob.hpp"
 #include "caffe/layer.hpp"
 #include "caffe/layers/conv_layer.hpp"
 #include "caffe/layers/deconv_layer.hpp"
+#include "caffe/layers/embed_layer.hpp"
 #include "caffe/layers/inner_product_layer.hpp"
+#include "caffe/layers/scale_layer.hpp"
 #include "caffe/proto/caffe.pb.h"
 
 namespace caffe {
@@ -24,10 +27,10 @@ namespace caffe {
  * m and delta and adds kl_weight / dataset_size times that of KL(q || p). So
  * with a loss that is the mean over a batch, the solver minimises
  *   mean loss + kl_weight / dataset_size * KL(q || p).
- * In TRAIN the images of a batch can have noise of their own, in parts that
- * draws_per_batch sets or, by local reparametrisation, each image.
- * The formulas are in bayes/formulas.hpp, the options in caffe.proto, message
- * BayesParameter.
+ * In TRAIN the batch can be divided into parts with a draw each
+ * (draws_per_batch), or each image can have noise of its own (local
+ * reparametrisation). The formulas are in bayes/formulas.hpp, the options in
+ * caffe.proto, message BayesParameter.
  *
  * Blobs (without a bias term: m, delta, epsilon):
  *   -# m, m_b              the means: a stock layer's weights and biases
@@ -36,10 +39,10 @@ namespace caffe {
  *
  * @param top the stock layer's, then optionally one more: a single number,
  *   KL(q || p) * kl_weight / dataset_size. With loss_weight 1 the displayed
- *   loss is the whole objective; the gradient is the same without.
+ *   loss is the whole objective; the gradient is the same without it.
  *
  * Where param names share m between layers of a net, these layers draw the
- * same weights, and KL counts once.
+ * same weights, and KL counts for the layer that the net makes the owner.
  */
 template <template <typename> class Base, typename Dtype>
 class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
@@ -57,6 +60,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool IsRandom() const override { return samples_; }
   void DrawLike(const bayes::Stochastic& original) override;
   int num_noise_blobs() const override { return num_stock_blobs_; }
+  int kl_top() const override { return kl_top_; }
   bayes::Uncertainty GetUncertainty() override;
   void OnParamShared(int param_id, const std::string& owner,
                      int owner_param_id) override;
@@ -94,13 +98,18 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
     /// The names of the noise.
     vector<bayes::NoiseKey> keys;
   };
-  /// Exchanges the means for a draw's weights in blobs_ while it lives.
-  class InPlace;
-  /// Asks the stock layer for the gradients by the weights, while it lives,
-  /// where m or delta is to learn from them.
-  class LearnWeights;
+  /// Whether m, delta, or either of them, learns, for each parameter.
+  struct Learned {
+    vector<bool> m, delta, either;
+  };
+  Learned Learns() const;
 
-  void SetDraws(const Blobs& bottom);
+  /// Puts a draw's weights in place of the means while it lives.
+  class DrawnWeights;
+
+  void SetUpStockLayer(const Blobs& bottom, const Blobs& top);
+  void SetUpDraws();
+  void MakeBlobs();
   void MakePosteriors();
   void ProtectParams();
   void NameNoise(int param_id, const std::string& owner, int owner_param_id);
@@ -108,13 +117,22 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   /// Calls function(draw, bottom, top) for each draw and its part of the batch.
   template <typename Function>
   void ForEachPart(const Blobs& bottom, const Blobs& top, Function function);
-  /// Clears the top for KL, if there is one, and says what is to be added.
+  /// The factor on a parameter's KL.
+  Dtype KLScale(int param_id) const {
+    return owns_[param_id] ? kl_scale_ : Dtype(0);
+  }
+  /// Clears the KL top, if there is one, and tells what is to be added to it.
   vector<bayes::KLTerm<Dtype> > KLTerms(const Blobs& top) const;
+  /// Whether the batch is divided and the layer writes where its input is.
+  bool DividesInPlace(const Blobs& bottom, const Blobs& top) const {
+    return draws_.size() > 1 && bottom[0] == top[0];
+  }
 
-  // On the device that Caffe's mode says.
+  // These compute on the device of Caffe's mode.
   void StockForward(const Blobs& bottom, const Blobs& top);
+  /// @param learn whether the gradient by each parameter blob is wanted
   void StockBackward(const Blobs& top, const vector<bool>& propagate_down,
-                     const Blobs& bottom);
+                     const Blobs& bottom, const vector<bool>& learn);
   void ForwardOnDevice(const Blobs& bottom, const Blobs& top);
   void BackwardOnDevice(const Blobs& top, const vector<bool>& propagate_down,
                         const Blobs& bottom);
@@ -124,38 +142,55 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
                      const Blobs& bottom);
 
   /// The stock layer's number of parameter blobs: 2, or 1 without a bias term.
-  int num_stock_blobs_;
+  int num_stock_blobs_ = 0;
   vector<Draw> draws_;
+  /// These hold the means' memory while drawn weights are in their place.
+  vector<shared_ptr<Blob<Dtype> > > means_;
   /// The index of the latest draw.
-  uint64_t index_;
-  /// The factor on each one's KL: kl_weight / dataset_size, or 0 where another
-  /// layer owns the parameter.
-  vector<Dtype> kl_scales_;
+  uint64_t index_ = 0;
+  /// kl_weight / dataset_size.
+  Dtype kl_scale_ = 0;
+  /// Whether a parameter is this layer's, and not one that it shares.
+  vector<bool> owns_;
   /// Whether weights are drawn, or the means used as they are.
-  bool samples_;
-  /// Whether the last top is KL.
-  bool has_kl_top_;
+  bool samples_ = false;
+  /// Which top is KL, -1 if none.
+  int kl_top_ = -1;
   /// Whether outputs are drawn in place of weights.
-  bool local_;
+  bool local_ = false;
   /// Then: the squares of the input, the variances of the output, their noise.
   Blob<Dtype> squares_, variances_, noise_;
+  /// Where DividesInPlace: the input.
+  Blob<Dtype> input_;
 };
 
-// The layers that a prototxt can name.
-#define BAYES_LAYER(name)                                            \
+/**
+ * The layers that a prototxt can name, "Bayes" and then the stock layer's name.
+ * A line is all that a stock layer needs to become Bayesian:
+ *   -# the stock layer, without "Layer"
+ *   -# LayerTrait::first_axis, with the layer's LayerParameter as `param`
+ *   -# LayerTrait::has_independent_outputs
+ */
+// clang-format off
+#define BAYES_LAYERS(LAYER)                                                    \
+  LAYER(Convolution, param.convolution_param().axis(), false)                  \
+  LAYER(Deconvolution, param.convolution_param().axis(), false)                \
+  LAYER(Embed, bayes::kNoAxis, false)                                          \
+  LAYER(InnerProduct, param.inner_product_param().axis(), true)                \
+  LAYER(Scale, bayes::AxisUnlessScalar(param, param.scale_param()), false)
+// clang-format on
+
+#define DECLARE_BAYES_LAYER(name, axis, independent_outputs)         \
   template <typename Dtype>                                          \
   class Bayes##name##Layer : public BayesLayer<name##Layer, Dtype> { \
    public:                                                           \
+    static constexpr char kType[] = "Bayes" #name;                   \
     explicit Bayes##name##Layer(const LayerParameter& param)         \
         : BayesLayer<name##Layer, Dtype>(param) {}                   \
-    const char* type() const override { return "Bayes" #name; }      \
-  }
-
-BAYES_LAYER(Convolution);
-BAYES_LAYER(Deconvolution);
-BAYES_LAYER(InnerProduct);
-
-#undef BAYES_LAYER
+    const char* type() const override { return kType; }              \
+  };
+BAYES_LAYERS(DECLARE_BAYES_LAYER)
+#undef DECLARE_BAYES_LAYER
 
 }  // namespace caffe
 

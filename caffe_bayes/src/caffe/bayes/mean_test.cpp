@@ -6,8 +6,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "caffe/bayes/kept_stream.hpp"
 #include "caffe/bayes/monte_carlo.hpp"
-#include "caffe/util/rng.hpp"
 
 namespace caffe {
 namespace bayes {
@@ -62,12 +62,12 @@ void Softmax(std::vector<double>* scores) {
 
 template <typename Dtype>
 MeanTest<Dtype>::MeanTest(const NetParameter& param, int draws)
-    : draws_(draws), labels_(0), wrong_(0), loss_(0) {
-  // What this net takes of the random numbers is not missed elsewhere.
-  const rng_t stream = *caffe_rng();
-  QuietSetup quiet;
-  net_.reset(new Net<Dtype>(param));
-  *caffe_rng() = stream;
+    : draws_(draws) {
+  {
+    const KeptStream stream;
+    const QuietSetup quiet;
+    net_.reset(new Net<Dtype>(param));
+  }
   std::iota(draws_.begin(), draws_.end(), 0);
   FindScores();
 }

@@ -6,9 +6,10 @@
 #include <stdexcept>
 #include <thread>
 
+#include "caffe/bayes/kept_stream.hpp"
+#include "caffe/bayes/layer_trait.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/engine/team.hpp"
-#include "caffe/util/rng.hpp"
 
 namespace caffe {
 namespace bayes {
@@ -20,64 +21,27 @@ namespace {
 // in the cache from one layer to the next.
 const size_t kCollectedBytes = 64 << 20;
 const size_t kCachedBytes = 4 << 20;
-// Fewer images at once than this leave the vectors of a product empty. They may
-// take more than the cache, but all copies together not more than this, unless
-// the net itself takes so many.
+// With fewer images than this at once, the vectors of a product are not full.
+// So many may exceed the cache, but all copies together not kPortionBytes,
+// unless the net itself takes so many.
 const int kLeastPortion = 32;
 const size_t kPortionBytes = 64 << 20;
-// A GPU wants many images at once, and this is little of its memory.
+// A GPU needs many images at once, and this is little of its memory.
 const size_t kGpuBytes = 256 << 20;
 
-// Layers that treat each item of their first axis for itself, if not told
-// otherwise.
-const std::set<std::string> kItemwise = {
-    "AbsVal",
-    "BNLL",
-    "BatchNorm",
-    "BayesConvolution",
-    "Bias",
-    "Concat",
-    "Convolution",
-    "BayesDeconvolution",
-    "BayesInnerProduct",
-    "Deconvolution",
-    "Dropout",
-    "ELU",
-    "Eltwise",
-    "Exp",
-    "Flatten",
-    "InnerProduct",
-    "LRN",
-    "Log",
-    "PReLU",
-    "Pooling",
-    "Power",
-    "ReLU",
-    "Scale",
-    "Sigmoid",
-    "Slice",
-    "Softmax",
-    "Split",
-    "Swish",
-    "TanH",
-    "Threshold",
-};
-
-// Whether a layer of those was told otherwise: to work along the first axis, or
-// to take the statistics of the batch.
-bool LooksAtAllItems(const LayerParameter& param, int axes) {
-  const auto is_first = [&](const char* type, int axis) {
-    return param.type() == type && (axis == 0 || axis == -axes);
-  };
-  return is_first("Softmax", param.softmax_param().axis()) ||
-         is_first("InnerProduct", param.inner_product_param().axis()) ||
-         is_first("BayesInnerProduct", param.inner_product_param().axis()) ||
-         is_first("Flatten", param.flatten_param().axis()) ||
-         is_first("Scale", param.scale_param().axis()) ||
-         is_first("Bias", param.bias_param().axis()) ||
-         (param.type() == "BatchNorm" &&
-          param.batch_norm_param().has_use_global_stats() &&
-          !param.batch_norm_param().use_global_stats());
+// Leaves no filler in the parameters of a layer.
+void ClearFillers(google::protobuf::Message* message) {
+  const google::protobuf::Reflection* reflection = message->GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection->ListFields(*message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (!field->message_type()) continue;
+    if (field->message_type() == FillerParameter::descriptor()) {
+      reflection->ClearField(message, field);
+    } else if (!field->is_repeated()) {
+      ClearFillers(reflection->MutableMessage(message, field));
+    }
+  }
 }
 
 template <typename Dtype>
@@ -90,25 +54,11 @@ int ItemSize(const Blob<Dtype>& blob) {
   return blob.num_axes() > 0 ? blob.count(1) : 1;
 }
 
-// Puts this thread's random numbers back to where they were.
-class KeptStream {
- public:
-  KeptStream() : stream_(*caffe_rng()) {}
-  ~KeptStream() { *caffe_rng() = stream_; }
-
- private:
-  const rng_t stream_;
-};
-
 }  // namespace
 
 template <typename Dtype>
 MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output)
-    : net_(net),
-      output_(output),
-      batch_(0),
-      portion_(0),
-      whole_batches_(false) {
+    : net_(net), output_(output) {
   FindLayers();
   MakeWorkers();
 }
@@ -148,8 +98,8 @@ void MonteCarlo<Dtype>::FindLayers() {
     }
     if (std::count(param.top().begin(), param.top().end(), output_)) last = i;
   }
-  // Backwards from the output: what a layer writes is no longer wanted before
-  // it, what it reads is.
+  // From the output backwards: before a layer, the blobs that it reads are
+  // wanted, and those that it writes no longer are.
   std::set<std::string> wanted = {output_};
   for (int i = last; i >= 0; --i) {
     const LayerParameter& param = layers[i]->layer_param();
@@ -190,17 +140,13 @@ NetParameter MonteCarlo<Dtype>::WorkerParam() const {
     param->clear_blobs();
     param->clear_include();
     param->clear_exclude();
-    // Not filled at random, as they will be the net's own.
-    param->mutable_convolution_param()->clear_weight_filler();
-    param->mutable_convolution_param()->clear_bias_filler();
-    param->mutable_inner_product_param()->clear_weight_filler();
-    param->mutable_inner_product_param()->clear_bias_filler();
-    // A Bayesian layer's last top may be KL, which takes longer than a pass.
+    // The blobs will be the net's own.
+    ClearFillers(param);
+    // KL takes longer than a draw.
     const Stochastic* stochastic = AsStochastic(net_->layers()[i].get());
-    if (stochastic && stochastic->num_noise_blobs() &&
-        param->top_size() > param->bottom_size() &&
-        param->top(param->top_size() - 1) != output_) {
-      param->mutable_top()->RemoveLast();
+    const int kl_top = stochastic ? stochastic->kl_top() : -1;
+    if (kl_top >= 0 && param->top(kl_top) != output_) {
+      param->mutable_top()->DeleteSubrange(kl_top, 1);
       param->clear_loss_weight();
     }
   }
@@ -212,9 +158,11 @@ bool MonteCarlo<Dtype>::ItemsAreIndependent() const {
   // Dropout then has a mask for each place in the batch.
   if (net_->phase() == TRAIN) return false;
   for (int i : random_part_) {
-    if (!kItemwise.count(net_->layers()[i]->type()) ||
-        LooksAtAllItems(net_->layers()[i]->layer_param(),
-                        net_->bottom_vecs()[i][0]->num_axes())) {
+    const Layer<Dtype>& layer = *net_->layers()[i];
+    const LayerTrait* trait = FindTrait(layer.type());
+    if (!trait ||
+        !trait->TreatsItemsAlone(layer.layer_param(),
+                                 net_->bottom_vecs()[i][0]->num_axes())) {
       return false;
     }
     for (const Blob<Dtype>* top : net_->top_vecs()[i]) {
@@ -228,14 +176,12 @@ bool MonteCarlo<Dtype>::ItemsAreIndependent() const {
 template <typename Dtype>
 void MonteCarlo<Dtype>::MakeWorkers() {
   if (random_part_.empty()) return;
-  // Layers of Python run where Python is, and a GPU is one.
+  // Python layers run in Python's own thread, and a GPU needs one worker.
   int workers = Caffe::mode() == Caffe::CPU ? engine::TeamSize() : 1;
   for (int i : random_part_) {
     if (net_->layers()[i]->type() == std::string("Python")) workers = 1;
   }
   const NetParameter param = WorkerParam();
-  // What a copy draws at random to start with is not missed in the net's
-  // stream.
   const KeptStream stream;
   for (int w = 0; w < workers; ++w) {
     workers_.emplace_back(new Net<Dtype>(param));
@@ -249,7 +195,7 @@ void MonteCarlo<Dtype>::MakeWorkers() {
         // Allocated, and on the CPU, before several threads ask for it.
         if (Caffe::mode() == Caffe::CPU) original->blobs()[j]->cpu_data();
         if (original->type() == std::string("BatchNorm")) {
-          // It may write to them.
+          // It writes to them where it takes the statistics of a batch.
           copy->blobs()[j]->CopyFrom(*original->blobs()[j]);
         } else {
           copy->blobs()[j]->ShareData(*original->blobs()[j]);
@@ -362,8 +308,8 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   std::atomic<bool> stop(false);
   const std::thread::id caller = std::this_thread::get_id();
   const int portions = (count + portion_ - 1) / portion_;
-  // Takes a portion of the images through one draw. The net has them already if
-  // not told to load them, and the draw if told to hold it.
+  // Runs a portion of the images through one draw. Without `load` the net has
+  // the images already; with `hold` it has the weights of the draw.
   const auto run = [&](Net<Dtype>* net, int draw, int portion, bool load,
                        bool hold) {
     const int from = portion * portion_;
@@ -375,15 +321,15 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
     std::copy_n(net->blob_by_name(output_)->cpu_data(), now * size,
                 place(draw, from));
     done += now;
-    // The caller hears of it in its own thread.
+    // Progress is reported in the caller's own thread.
     if (std::this_thread::get_id() == caller &&
         !progress((before + done) / total)) {
       stop = true;
     }
   };
   if (Caffe::mode() == Caffe::GPU) {
-    // Images stay on the GPU, where drawing weights anew takes less time than
-    // bringing images there again.
+    // Images stay on the GPU: drawing weights again takes less time than
+    // copying images there again.
     const bool reload = OverwritesEntries();
     for (int p = 0; p < portions; ++p) {
       for (int draw = 0; draw < draws.size() && !stop; ++draw) {
@@ -392,7 +338,7 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
     }
     return !stop;
   }
-  // With few draws, a draw's images are divided too.
+  // With few draws, the images of a draw are divided among the threads too.
   int parts = 1;
   while (draws.size() * parts < 2 * workers_.size() && 2 * parts <= portions) {
     parts *= 2;

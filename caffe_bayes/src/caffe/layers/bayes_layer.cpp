@@ -1,10 +1,12 @@
 #include "caffe/layers/bayes_layer.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "caffe/bayes/batch_parts.hpp"
+#include "caffe/bayes/bayes_param.hpp"
 #include "caffe/bayes/gpu.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/util/math_functions.hpp"
@@ -13,56 +15,20 @@ namespace caffe {
 
 namespace {
 
-// Stops with the layer, the field, its value and what is allowed.
+// Gives a variable another value while it lives.
 template <typename Value>
-void Require(bool holds, const LayerParameter& layer, const char* field,
-             const Value& value, const std::string& allowed) {
-  CHECK(holds) << "layer '" << layer.name() << "': bayes_param." << field
-               << " is " << value << ", but must be " << allowed;
-}
+class Replaced {
+ public:
+  Replaced(Value* variable, Value value) : variable_(variable), kept_(value) {
+    std::swap(*variable_, kept_);
+  }
+  ~Replaced() { std::swap(*variable_, kept_); }
+  Replaced(const Replaced&) = delete;
 
-void CheckBayesParam(const LayerParameter& layer) {
-  const BayesParameter& param = layer.bayes_param();
-  const auto finite = [&](const char* field, float value) {
-    Require(std::isfinite(value), layer, field, value, "a finite number");
-  };
-  const auto positive = [&](const char* field, float value) {
-    Require(value > 0 && std::isfinite(value), layer, field, value,
-            "a finite number greater than 0");
-  };
-  finite("prior_mean", param.prior_mean());
-  finite("bias_prior_mean", param.bias_prior_mean());
-  positive("prior_std", param.prior_std());
-  positive("bias_prior_std", param.bias_prior_std());
-  positive("tau_min", param.tau_min());
-  const auto above_floor = [&](const char* field, float value) {
-    Require(value >= param.tau_min() && std::isfinite(value), layer, field,
-            value,
-            "a finite number not below tau_min = " +
-                std::to_string(param.tau_min()));
-  };
-  above_floor("tau_init", param.tau_init());
-  above_floor("bias_tau_init", param.bias_tau_init());
-  Require(param.kl_weight() >= 0 && std::isfinite(param.kl_weight()), layer,
-          "kl_weight", param.kl_weight(), "a finite number, 0 or greater");
-  if (param.kl_weight() > 0) {
-    Require(param.has_dataset_size(), layer, "dataset_size", "missing",
-            "the number of training examples, unless kl_weight is 0");
-    Require(param.dataset_size() > 0, layer, "dataset_size",
-            param.dataset_size(), "the number of training examples, 1 or more");
-  }
-  Require(param.draws_per_batch() > 0, layer, "draws_per_batch",
-          param.draws_per_batch(), "1 or more");
-  if (param.local_reparametrization()) {
-    Require(layer.type() == "BayesInnerProduct", layer,
-            "local_reparametrization", "true",
-            "false in a layer of type " + layer.type() +
-                "; draws_per_batch is for any");
-    Require(param.draws_per_batch() == 1, layer, "draws_per_batch",
-            param.draws_per_batch(),
-            "1 with local_reparametrization, which gives each image its own");
-  }
-}
+ private:
+  Value* variable_;
+  Value kept_;
+};
 
 template <typename Dtype>
 void SetZero(Blob<Dtype>* blob) {
@@ -71,106 +37,108 @@ void SetZero(Blob<Dtype>* blob) {
   caffe_set(blob->count(), Dtype(0), blob->mutable_cpu_data());
 }
 
-// Makes `part` a view of the images [first, first + n) of `whole`.
-template <typename Dtype>
-void ViewPart(Blob<Dtype>* whole, int first, int n, Blob<Dtype>* part) {
-  vector<int> shape = whole->shape();
-  shape[0] = n;
-  part->Reshape(shape);
-  const int offset = first * whole->count(1);
-  if (Caffe::mode() == Caffe::GPU) {
-    part->data()->set_gpu_data(whole->mutable_gpu_data() + offset);
-    part->diff()->set_gpu_data(whole->mutable_gpu_diff() + offset);
-  } else {
-    part->data()->set_cpu_data(whole->mutable_cpu_data() + offset);
-    part->diff()->set_cpu_data(whole->mutable_cpu_diff() + offset);
-  }
-}
-
 }  // namespace
 
+// The blobs stay where they are and get other memory, so that a layer within
+// the stock layer (the bias of Scale) sees the weights too.
 template <template <typename> class Base, typename Dtype>
-class BayesLayer<Base, Dtype>::InPlace {
+class BayesLayer<Base, Dtype>::DrawnWeights {
  public:
-  InPlace(BayesLayer* layer, Draw* draw) : layer_(layer), draw_(draw) {
-    Swap();
+  DrawnWeights(BayesLayer* layer, const Draw& draw) : layer_(layer) {
+    for (int i = 0; i < layer->num_stock_blobs_; ++i) {
+      Share(*layer->blobs_[i], layer->means_[i].get());
+      Share(*draw.weights[i], layer->blobs_[i].get());
+    }
   }
-  ~InPlace() { Swap(); }
-
- private:
-  void Swap() {
+  ~DrawnWeights() {
     for (int i = 0; i < layer_->num_stock_blobs_; ++i) {
-      layer_->blobs_[i].swap(draw_->weights[i]);
+      Share(*layer_->means_[i], layer_->blobs_[i].get());
     }
   }
-  BayesLayer* layer_;
-  Draw* draw_;
-};
-
-template <template <typename> class Base, typename Dtype>
-class BayesLayer<Base, Dtype>::LearnWeights {
- public:
-  explicit LearnWeights(BayesLayer* layer)
-      : layer_(layer), learn_(layer->param_propagate_down_) {
-    const int n = layer->num_stock_blobs_;
-    for (int i = 0; i < n; ++i) {
-      layer->param_propagate_down_[i] = learn_[i] || learn_[n + i];
-    }
-  }
-  ~LearnWeights() { layer_->param_propagate_down_ = learn_; }
+  DrawnWeights(const DrawnWeights&) = delete;
 
  private:
+  static void Share(const Blob<Dtype>& from, Blob<Dtype>* to) {
+    to->ShareData(from);
+    to->ShareDiff(from);
+  }
   BayesLayer* layer_;
-  vector<bool> learn_;
 };
 
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::LayerSetUp(const vector<Blob<Dtype>*>& bottom,
                                          const vector<Blob<Dtype>*>& top) {
   const LayerParameter& param = this->layer_param_;
-  CheckBayesParam(param);
+  bayes::CheckBayesParam(param, *bayes::FindTrait(this->type()),
+                         bottom[0]->num_axes());
+  CHECK(bottom.size() == 1 || Base<Dtype>::EqualNumBottomTopBlobs())
+      << "layer '" << param.name() << "' has " << bottom.size()
+      << " bottoms; a layer of type " << this->type()
+      << " takes one, as its weights are parameters of its own";
   CHECK(top.size() == bottom.size() || top.size() == bottom.size() + 1)
       << "layer '" << param.name() << "' has " << bottom.size()
       << " bottoms and " << top.size()
-      << " tops; it takes one top for each bottom, and one more for KL if "
-         "wanted";
-  has_kl_top_ = top.size() > bottom.size();
-  if (has_kl_top_ && param.loss_weight_size() == top.size()) {
-    const float weight = param.loss_weight(top.size() - 1);
+      << " tops; it takes one top for each bottom, and optionally one for KL";
+  if (top.size() > bottom.size()) kl_top_ = bottom.size();
+  if (kl_top_ >= 0 && param.loss_weight_size() == top.size()) {
+    const float weight = param.loss_weight(kl_top_);
     CHECK(weight == 0 || weight == 1)
         << "layer '" << param.name() << "': the loss_weight of its KL top is "
         << weight << ", but must be 0 or 1; bayes_param.kl_weight scales KL";
   }
-  // The stock layer sets up its own blobs, and would refuse others beside them.
-  // A net that was saved with its weights brings all of them.
-  vector<shared_ptr<Blob<Dtype> > > given = this->blobs_;
-  if (given.size() % 3 == 0) this->blobs_.resize(given.size() / 3);
-  Base<Dtype>::LayerSetUp(bottom, StockTops(top));
-  num_stock_blobs_ = this->blobs_.size();
-  for (int i = num_stock_blobs_; i < given.size(); ++i) {
-    this->blobs_.push_back(given[i]);
-  }
-  SetDraws(bottom);
+  SetUpStockLayer(bottom, StockTops(top));
+  SetUpDraws();
+  MakeBlobs();
   MakePosteriors();
   ProtectParams();
 }
 
+// The stock layer sets up its own blobs, and would refuse others beside them. A
+// net that was saved with its weights brings all of them. The loss weights are
+// for one top more than the stock layer has.
 template <template <typename> class Base, typename Dtype>
-void BayesLayer<Base, Dtype>::SetDraws(const Blobs& bottom) {
-  const LayerParameter& layer = this->layer_param_;
-  const BayesParameter& param = layer.bayes_param();
+void BayesLayer<Base, Dtype>::SetUpStockLayer(const Blobs& bottom,
+                                              const Blobs& top) {
+  const vector<shared_ptr<Blob<Dtype> > > given = this->blobs_;
+  if (given.size() % bayes::kBlobsPerParameter == 0) {
+    this->blobs_.resize(given.size() / bayes::kBlobsPerParameter);
+  }
+  {
+    const Replaced<google::protobuf::RepeatedField<float> > no_loss_weights(
+        this->layer_param_.mutable_loss_weight(), {});
+    Base<Dtype>::LayerSetUp(bottom, top);
+  }
+  num_stock_blobs_ = this->blobs_.size();
+  CHECK_LE(num_stock_blobs_, bayes::kMostParameters) << this->type();
+  for (int i = num_stock_blobs_; i < given.size(); ++i) {
+    this->blobs_.push_back(given[i]);
+  }
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::SetUpDraws() {
+  const BayesParameter& param = this->layer_param_.bayes_param();
   const bool trains = this->phase_ == TRAIN;
   samples_ = param.sample() == BayesParameter_Sample_ALWAYS ||
              (param.sample() == BayesParameter_Sample_TRAIN_ONLY && trains);
   local_ = samples_ && trains && param.local_reparametrization();
   draws_.assign(samples_ && trains ? param.draws_per_batch() : 1, Draw());
-  if (draws_.size() > 1) {
-    const int axis = layer.has_inner_product_param()
-                         ? layer.inner_product_param().axis()
-                         : layer.convolution_param().axis();
-    Require(bottom[0]->CanonicalAxisIndex(axis) > 0, layer, "draws_per_batch",
-            param.draws_per_batch(),
-            "1 where axis is 0, which leaves no batch to divide");
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::MakeBlobs() {
+  const BayesParameter& param = this->layer_param_.bayes_param();
+  const int n = num_stock_blobs_;
+  this->param_propagate_down_.resize(bayes::kBlobsPerParameter * n, true);
+  if (this->blobs_.size() > n) return;
+  this->blobs_.resize(bayes::kBlobsPerParameter * n);
+  for (int i = 0; i < n; ++i) {
+    const Dtype tau = i == 0 ? param.tau_init() : param.bias_tau_init();
+    this->blobs_[n + i].reset(new Blob<Dtype>(vector<int>(1, 1)));
+    this->blobs_[n + i]->mutable_cpu_data()[0] = bayes::SoftplusInverse(tau);
+    this->blobs_[2 * n + i].reset(new Blob<Dtype>(this->blobs_[i]->shape()));
+    // Local reparametrisation never writes it, but a snapshot holds it.
+    this->blobs_[2 * n + i]->mutable_cpu_data();
   }
 }
 
@@ -178,17 +146,6 @@ template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::MakePosteriors() {
   const BayesParameter& param = this->layer_param_.bayes_param();
   const int n = num_stock_blobs_;
-  if (this->blobs_.size() == n) {
-    this->blobs_.resize(3 * n);
-    for (int i = 0; i < n; ++i) {
-      const Dtype tau = i == 0 ? param.tau_init() : param.bias_tau_init();
-      this->blobs_[n + i].reset(new Blob<Dtype>(vector<int>(1, 1)));
-      this->blobs_[n + i]->mutable_cpu_data()[0] = bayes::SoftplusInverse(tau);
-      this->blobs_[2 * n + i].reset(new Blob<Dtype>(this->blobs_[i]->shape()));
-      // Outputs that are drawn leave it as it is; the solver reads it anyway.
-      this->blobs_[2 * n + i]->mutable_cpu_data();
-    }
-  }
   for (int d = 0; d < draws_.size(); ++d) {
     Draw& draw = draws_[d];
     for (int i = 0; i < n; ++i) {
@@ -206,19 +163,24 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
     draw.keys.resize(n);
   }
   for (int i = 0; i < n; ++i) NameNoise(i, this->layer_param_.name(), i);
-  kl_scales_.assign(n, param.kl_weight() > 0
-                           ? Dtype(param.kl_weight()) / param.dataset_size()
-                           : Dtype(0));
-  this->param_propagate_down_.resize(3 * n, true);
+  means_.clear();
+  for (int i = 0; i < n; ++i) {
+    means_.emplace_back(new Blob<Dtype>(this->blobs_[i]->shape()));
+  }
+  owns_.assign(n, true);
+  if (param.kl_weight() > 0) {
+    kl_scale_ = Dtype(param.kl_weight()) / param.dataset_size();
+  }
 }
 
-// Weights are number 0, biases 1; those of the batch's second part 2 and 3, and
-// so on.
+// The blob of weights is number 0, that of biases 1; for the batch's second
+// part they are 2 and 3, and so on.
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::NameNoise(int param_id, const std::string& owner,
                                         int owner_param_id) {
   for (int d = 0; d < draws_.size(); ++d) {
-    draws_[d].keys[param_id] = Key(owner, 2 * d + owner_param_id);
+    draws_[d].keys[param_id] =
+        Key(owner, bayes::kMostParameters * d + owner_param_id);
   }
 }
 
@@ -226,10 +188,11 @@ void BayesLayer<Base, Dtype>::NameNoise(int param_id, const std::string& owner,
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::ProtectParams() {
   LayerParameter& param = this->layer_param_;
-  while (param.param_size() < 3 * num_stock_blobs_) param.add_param();
-  for (int i = num_stock_blobs_; i < 3 * num_stock_blobs_; ++i) {
+  const int blobs = this->blobs_.size();
+  while (param.param_size() < blobs) param.add_param();
+  for (int i = num_stock_blobs_; i < blobs; ++i) {
     param.mutable_param(i)->set_decay_mult(0);
-    if (i >= 2 * num_stock_blobs_) param.mutable_param(i)->set_lr_mult(0);
+    if (i >= blobs - num_noise_blobs()) param.mutable_param(i)->set_lr_mult(0);
   }
 }
 
@@ -238,15 +201,18 @@ void BayesLayer<Base, Dtype>::OnParamShared(int param_id,
                                             const std::string& owner,
                                             int owner_param_id) {
   if (param_id >= num_stock_blobs_) return;
-  kl_scales_[param_id] = 0;
+  owns_[param_id] = false;
   NameNoise(param_id, owner, owner_param_id);
 }
 
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   bayes::Stochastic::DrawLike(original);
-  const vector<Draw>& named = dynamic_cast<const BayesLayer&>(original).draws_;
-  for (int d = 0; d < draws_.size(); ++d) draws_[d].keys = named[d].keys;
+  const BayesLayer& layer = dynamic_cast<const BayesLayer&>(original);
+  for (int d = 0; d < draws_.size(); ++d) {
+    draws_[d].keys = layer.draws_[d].keys;
+  }
+  owns_ = layer.owns_;
   // Copies may share delta, and must not raise it to its floor all at once.
   for (auto& posterior : draws_[0].posteriors) posterior.RaiseDelta();
 }
@@ -256,11 +222,10 @@ bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
   bayes::Uncertainty uncertainty;
   for (int i = 0; i < num_stock_blobs_; ++i) {
     uncertainty.taus.push_back(draws_[0].posteriors[i].Tau());
-    // Where another layer owns the parameter, KL is counted there.
-    if (!(draws_[0].keys[i] == Key(this->layer_param_.name(), i))) continue;
+    if (!owns_[i]) continue;
     const double kl = draws_[0].posteriors[i].KL();
     uncertainty.kl += kl;
-    uncertainty.kl_term += kl_scales_[i] * kl;
+    uncertainty.kl_term += kl_scale_ * kl;
   }
   return uncertainty;
 }
@@ -268,38 +233,27 @@ bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
 template <template <typename> class Base, typename Dtype>
 vector<Blob<Dtype>*> BayesLayer<Base, Dtype>::StockTops(
     const vector<Blob<Dtype>*>& top) const {
-  return vector<Blob<Dtype>*>(top.begin(), top.end() - has_kl_top_);
+  return vector<Blob<Dtype>*>(top.begin(), top.end() - (kl_top_ >= 0));
 }
 
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::Reshape(const vector<Blob<Dtype>*>& bottom,
                                       const vector<Blob<Dtype>*>& top) {
   Base<Dtype>::Reshape(bottom, StockTops(top));
-  if (has_kl_top_) top.back()->Reshape(vector<int>());
+  if (kl_top_ >= 0) top[kl_top_]->Reshape(vector<int>());
 }
 
 template <template <typename> class Base, typename Dtype>
 template <typename Function>
 void BayesLayer<Base, Dtype>::ForEachPart(const Blobs& bottom, const Blobs& top,
                                           Function function) {
-  const int images = bottom[0]->shape(0);
-  const int parts = std::min<int>(draws_.size(), images);
-  if (parts == 1) return function(&draws_[0], bottom, top);
-  vector<Blob<Dtype> > views(bottom.size() + top.size());
-  Blobs bottom_part, top_part;
-  for (int i = 0; i < views.size(); ++i) {
-    (i < bottom.size() ? bottom_part : top_part).push_back(&views[i]);
-  }
-  for (int part = 0; part < parts; ++part) {
-    const int first = static_cast<int64_t>(part) * images / parts;
-    const int n = static_cast<int64_t>(part + 1) * images / parts - first;
-    for (int i = 0; i < bottom.size(); ++i) {
-      ViewPart(bottom[i], first, n, bottom_part[i]);
-      ViewPart(top[i], first, n, top_part[i]);
-    }
-    Base<Dtype>::Reshape(bottom_part, top_part);
-    function(&draws_[part], bottom_part, top_part);
-  }
+  if (draws_.size() == 1) return function(&draws_[0], bottom, top);
+  bayes::ForEachPart(
+      draws_.size(), bottom, top,
+      [&](int part, const Blobs& bottom_part, const Blobs& top_part) {
+        Base<Dtype>::Reshape(bottom_part, top_part);
+        function(&draws_[part], bottom_part, top_part);
+      });
   Base<Dtype>::Reshape(bottom, top);
 }
 
@@ -310,22 +264,39 @@ void BayesLayer<Base, Dtype>::StockForward(const Blobs& bottom,
   Base<Dtype>::Forward_cpu(bottom, top);
 }
 
+// The stock layer may ask for the last of its flags, and must see no others.
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::StockBackward(const Blobs& top,
                                             const vector<bool>& propagate_down,
-                                            const Blobs& bottom) {
+                                            const Blobs& bottom,
+                                            const vector<bool>& learn) {
+  const Replaced<vector<bool> > stock_flags(&this->param_propagate_down_,
+                                            learn);
   RETURN_IF_GPU(Base<Dtype>::Backward_gpu(top, propagate_down, bottom));
   Base<Dtype>::Backward_cpu(top, propagate_down, bottom);
+}
+
+template <template <typename> class Base, typename Dtype>
+typename BayesLayer<Base, Dtype>::Learned BayesLayer<Base, Dtype>::Learns()
+    const {
+  Learned learned;
+  const vector<bool>& flags = this->param_propagate_down_;
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    learned.m.push_back(flags[i]);
+    learned.delta.push_back(flags[num_stock_blobs_ + i]);
+    learned.either.push_back(learned.m[i] || learned.delta[i]);
+  }
+  return learned;
 }
 
 template <template <typename> class Base, typename Dtype>
 vector<bayes::KLTerm<Dtype> > BayesLayer<Base, Dtype>::KLTerms(
     const Blobs& top) const {
   vector<bayes::KLTerm<Dtype> > terms(num_stock_blobs_);
-  if (!has_kl_top_) return terms;
-  SetZero(top.back());
+  if (kl_top_ < 0) return terms;
+  SetZero(top[kl_top_]);
   for (int i = 0; i < num_stock_blobs_; ++i) {
-    if (kl_scales_[i] != 0) terms[i] = {kl_scales_[i], top.back()};
+    if (KLScale(i) != 0) terms[i] = {KLScale(i), top[kl_top_]};
   }
   return terms;
 }
@@ -352,10 +323,15 @@ void BayesLayer<Base, Dtype>::ForwardOnDevice(const Blobs& bottom,
         posterior.Mean(weights, term);
       }
     }
-    InPlace in_place(this, draw);
+    const DrawnWeights drawn(this, *draw);
     StockForward(part, part_top);
   };
-  ForEachPart(bottom, StockTops(top), run);
+  if (DividesInPlace(bottom, top)) {
+    input_.CopyFrom(*bottom[0], false, true);
+    ForEachPart(Blobs(1, &input_), StockTops(top), run);
+  } else {
+    ForEachPart(bottom, StockTops(top), run);
+  }
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -372,7 +348,7 @@ void BayesLayer<Base, Dtype>::ForwardLocal(
     draw.posteriors[i].Variance(draw.weights[i].get(), kl[i]);
   }
   {
-    InPlace in_place(this, &draw);
+    const DrawnWeights drawn(this, draw);
     StockForward(Blobs(1, &squares_), Blobs(1, &variances_));
   }
   // Layers that share weights have outputs of their own.
@@ -384,52 +360,53 @@ template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::BackwardOnDevice(
     const Blobs& top, const vector<bool>& propagate_down, const Blobs& bottom) {
   if (local_) return BackwardLocal(StockTops(top), propagate_down, bottom);
-  const int n = num_stock_blobs_;
-  const vector<bool> learn = this->param_propagate_down_;
+  const Learned learned = Learns();
   const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
     {
-      InPlace in_place(this, draw);
-      LearnWeights learn_weights(this);
-      StockBackward(part_top, propagate_down, part);
+      const DrawnWeights drawn(this, *draw);
+      StockBackward(part_top, propagate_down, part, learned.either);
     }
-    for (int i = 0; i < n; ++i) {
+    for (int i = 0; i < num_stock_blobs_; ++i) {
       // KL is the batch's, not each part's.
-      const Dtype kl_scale = draw == &draws_[0] ? kl_scales_[i] : Dtype(0);
-      draw->posteriors[i].Backward(draw->weights[i].get(), kl_scale, learn[i],
-                                   learn[n + i]);
+      const Dtype kl_scale = draw == &draws_[0] ? KLScale(i) : Dtype(0);
+      draw->posteriors[i].Backward(draw->weights[i].get(), kl_scale,
+                                   learned.m[i], learned.delta[i]);
     }
   };
-  ForEachPart(bottom, StockTops(top), run);
+  if (DividesInPlace(bottom, top)) {
+    ForEachPart(Blobs(1, &input_), StockTops(top), run);
+    if (propagate_down[0]) bottom[0]->CopyFrom(input_, true);
+  } else {
+    ForEachPart(bottom, StockTops(top), run);
+  }
 }
 
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::BackwardLocal(const Blobs& top,
                                             const vector<bool>& propagate_down,
                                             const Blobs& bottom) {
-  const int n = num_stock_blobs_;
+  const Learned learned = Learns();
   // By way of the outputs' means, straight into the gradient of m.
-  StockBackward(top, propagate_down, bottom);
+  StockBackward(top, propagate_down, bottom, learned.m);
   // By way of their variances.
   bayes::SampleOutputBackward(*top[0], noise_, &variances_);
   Draw& draw = draws_[0];
-  const vector<bool> learn = this->param_propagate_down_;
   {
-    InPlace in_place(this, &draw);
-    LearnWeights learn_weights(this);
-    StockBackward(Blobs(1, &variances_), propagate_down, Blobs(1, &squares_));
+    const DrawnWeights drawn(this, draw);
+    StockBackward(Blobs(1, &variances_), propagate_down, Blobs(1, &squares_),
+                  learned.either);
   }
   if (propagate_down[0]) bayes::SquareBackward(squares_, bottom[0]);
-  for (int i = 0; i < n; ++i) {
-    draw.posteriors[i].BackwardVariance(draw.weights[i].get(), kl_scales_[i],
-                                        learn[i], learn[n + i]);
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    draw.posteriors[i].BackwardVariance(draw.weights[i].get(), KLScale(i),
+                                        learned.m[i], learned.delta[i]);
   }
 }
 
-INSTANTIATE_CLASS(BayesConvolutionLayer);
-INSTANTIATE_CLASS(BayesDeconvolutionLayer);
-INSTANTIATE_CLASS(BayesInnerProductLayer);
-REGISTER_LAYER_CLASS(BayesConvolution);
-REGISTER_LAYER_CLASS(BayesDeconvolution);
-REGISTER_LAYER_CLASS(BayesInnerProduct);
+#define MAKE_BAYES_LAYER(name, axis, independent_outputs) \
+  INSTANTIATE_CLASS(Bayes##name##Layer);                  \
+  REGISTER_LAYER_CLASS(Bayes##name);
+BAYES_LAYERS(MAKE_BAYES_LAYER)
+#undef MAKE_BAYES_LAYER
 
 }  // namespace caffe
