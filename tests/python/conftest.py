@@ -10,6 +10,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 CAFFE = REPO / "build/caffe/tools/caffe"
+# Matplotlib keeps a list of fonts. The one in the home directory may be of another environment.
+os.environ["MPLCONFIGDIR"] = str(Path(sys.prefix) / "matplotlib")
 # Without what the user may have said on logging.
 PLAIN_ENVIRONMENT = {name: os.environ[name] for name in os.environ if not name.startswith("GLOG_")}
 
