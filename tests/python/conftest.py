@@ -1,6 +1,7 @@
 """A small image set and nets to train on it, for the tests that need Caffe."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ PLAIN_ENVIRONMENT = {name: os.environ[name] for name in os.environ if not name.s
 
 
 def pytest_configure(config):
+    # A shell starts what runs in the background with Ctrl-C ignored, which child processes inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers",
         "engine: computes with nets on the CPU; `make test` runs it with our engine and without",
