@@ -116,7 +116,9 @@ bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 	@$(PYTHON) benchmarks/bench.py $(BENCH_FLAGS)
 
 bench-peers: setup ## install the other tools for make bench
+	@scripts/setup.sh --peers
 	@.venv/bin/pip install -q --no-deps -r benchmarks/requirements-peers.txt
+	@test ! -f build/build.ninja || cmake --log-level=WARNING -Wno-dev build
 
 docker-test: setup ## build and test the Docker images, without Docker (half an hour on two cores)
 	@.venv/bin/bayescaffe data mnist

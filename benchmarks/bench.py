@@ -22,14 +22,12 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+import products
 from bayescaffe.common import provenance
 from nets import NETS, prototxt
 
 REPO = Path(__file__).resolve().parent.parent
 MARK = "<!-- `make bench` writes everything below this line. -->\n"
-# C++ benchmarks, which print lines of their own.
-PROGRAMS = ("bench_noise", "bench_product")
-
 OURS, STOCK = "ours, Bayesian", "ours, stock"
 UPSTREAM = "upstream Caffe's CPU code"
 VMAP = "paper's method, vmap over draws"
@@ -424,17 +422,6 @@ def scaling_table(rows: list[dict]) -> str:
     )  # fmt: skip
 
 
-def programs(quick: bool) -> str:
-    """What the C++ benchmarks print."""
-    printed = ""
-    for name in PROGRAMS if not quick else ():
-        done = subprocess.run([REPO / "build" / name], stdout=subprocess.PIPE, text=True)
-        if done.returncode:
-            sys.exit(f"bench: {name} failed")
-        printed += done.stdout
-    return printed
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -470,9 +457,12 @@ def main() -> None:
         print(f"{tables[-1]}\n", flush=True)
 
     print(origin(results))
-    results["programs"] = programs(options.quick)
-    if results["programs"]:
-        show("Parts, on one core", f"```\n{results['programs']}```\n")
+    if not options.quick:
+        results["noise"] = subprocess.check_output([REPO / "build/bench_noise"], text=True)
+        show("Noise, on one core", f"```\n{results['noise']}```\n")
+        results["products"] = products.measure()
+        for title, text in products.tables(results["products"]):
+            show(title, text)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.nets.split(","):
             net, path = NETS[name], f"{folder}/{name}.npz"

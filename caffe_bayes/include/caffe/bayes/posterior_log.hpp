@@ -10,8 +10,8 @@
 namespace caffe {
 namespace bayes {
 
-/// Logs how uncertain a net's Bayesian layers are of their parameters: the KL of
-/// all of them, then the tau of each. Programs read these lines.
+/// Logs how uncertain a net's Bayesian layers are of their parameters: the KL
+/// of all of them, then the tau of each. Programs read these lines.
 template <typename Net>
 void LogPosteriors(const Net& net) {
   if (FLAGS_minloglevel > google::GLOG_INFO) return;
