@@ -3,7 +3,7 @@
 //
 //   bench_product THREADS...
 //
-// Verifies every result against a plain loop, then times all in turns, and
+// Verifies the results against plain loops, then times all in turns, and
 // prints one JSON object a line. products.py runs it and makes tables.
 // BAYESCAFFE_ISA, ONEDNN_MAX_CPU_ISA and OPENBLAS_CORETYPE choose the
 // instruction set; PRODUCT_SECONDS (0.1) is how long one subject is timed.
@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <random>
 #include <string>
@@ -52,42 +53,58 @@ struct Subject {
   std::vector<double> seconds = {};
 };
 
-void Verify(const std::string& what, const Numbers& expected,
+// Compares some hundred numbers of each result, spread over all of it, with
+// expected(index), which computes one by a plain loop in double precision.
+void Verify(const std::string& what, size_t size,
+            const std::function<double(size_t)>& expected,
             std::vector<Subject>* subjects) {
-  float largest = 0;
-  for (float x : expected) largest = std::max(largest, std::fabs(x));
+  std::vector<size_t> places = {size - 1};
+  for (size_t i = 0; i < size; i += size / 500 + 1) places.push_back(i);
+  std::vector<double> numbers;
+  double largest = 0;
+  for (size_t place : places) {
+    numbers.push_back(expected(place));
+    largest = std::max(largest, std::fabs(numbers.back()));
+  }
   for (Subject& subject : *subjects) {
     subject.run();
     if (!subject.result) continue;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const float found = (*subject.result)[i];
+    for (size_t i = 0; i < places.size(); ++i) {
+      const float found = (*subject.result)[places[i]];
       // Winograd's method, of oneDNN too, rounds more.
-      if (!(std::fabs(found - expected[i]) <= 1e-4f * largest)) {
+      if (!(std::fabs(found - numbers[i]) <= 1e-4 * largest)) {
         std::fprintf(stderr, "%s by %s: number %zu is %g and not %g\n",
-                     what.c_str(), subject.name.c_str(), i, found, expected[i]);
+                     what.c_str(), subject.name.c_str(), places[i], found,
+                     numbers[i]);
         std::exit(EXIT_FAILURE);
       }
     }
   }
 }
 
-double Seconds(const std::function<void()>& run, int times) {
-  const auto start = std::chrono::steady_clock::now();
+// One thread's own time, which does not count what others do to the machine, or
+// the time on the clock for several.
+double Now(int threads) {
+  timespec now;
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+double Seconds(const std::function<void()>& run, int times, int threads) {
+  const double start = Now(threads);
   for (int i = 0; i < times; ++i) run();
-  const std::chrono::duration<double> seconds =
-      std::chrono::steady_clock::now() - start;
-  return seconds.count();
+  return Now(threads) - start;
 }
 
 // In turns, so that what else the machine does hits all alike.
-void Time(std::vector<Subject>* subjects) {
+void Time(int threads, std::vector<Subject>* subjects) {
   const char* said = std::getenv("PRODUCT_SECONDS");
   const int kTurns = 20;
   const double turn = (said ? std::atof(said) : 0.1) / kTurns;
   std::vector<int> times;
   for (Subject& subject : *subjects) {
-    const double once =
-        std::min(Seconds(subject.run, 1), Seconds(subject.run, 1));
+    const double once = std::min(Seconds(subject.run, 1, threads),
+                                 Seconds(subject.run, 1, threads));
     times.push_back(std::max(1, static_cast<int>(turn / once)));
   }
   for (int i = 0; i < kTurns; ++i) {
@@ -96,7 +113,8 @@ void Time(std::vector<Subject>* subjects) {
       // The threads of the one before stop polling for work.
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       subject.run();
-      subject.seconds.push_back(Seconds(subject.run, times[j]) / times[j]);
+      subject.seconds.push_back(Seconds(subject.run, times[j], threads) /
+                                times[j]);
     }
   }
 }
@@ -128,20 +146,15 @@ struct Product {
   bool turn_a, turn_b, add;
 };
 
-Numbers PlainProduct(const Product& p, const Numbers& a, const Numbers& b) {
-  Numbers c(static_cast<size_t>(p.m) * p.n);
-  std::vector<double> row(p.n);
-  for (int i = 0; i < p.m; ++i) {
-    std::fill(row.begin(), row.end(), 0);
-    for (int l = 0; l < p.k; ++l) {
-      const double x = a[p.turn_a ? l * p.m + i : i * p.k + l];
-      for (int j = 0; j < p.n; ++j) {
-        row[j] += x * b[p.turn_b ? j * p.k + l : l * p.n + j];
-      }
-    }
-    std::copy(row.begin(), row.end(), c.begin() + static_cast<size_t>(i) * p.n);
+double PlainProduct(const Product& p, const Numbers& a, const Numbers& b,
+                    size_t index) {
+  const size_t i = index / p.n, j = index % p.n;
+  double sum = 0;
+  for (int l = 0; l < p.k; ++l) {
+    sum += static_cast<double>(a[p.turn_a ? l * p.m + i : i * p.k + l]) *
+           b[p.turn_b ? j * p.k + l : l * p.n + j];
   }
-  return c;
+  return sum;
 }
 
 void Multiply(const Product& p, const Numbers& a, const Numbers& b, float* c) {
@@ -190,58 +203,108 @@ void Bench(const Product& p, int threads) {
   const std::string what = std::string(p.what) + " (" + std::to_string(p.m) +
                            " × " + std::to_string(p.n) + " × " +
                            std::to_string(p.k) + ")";
-  Verify(what, PlainProduct(p, a, b), &subjects);
-  Time(&subjects);
+  Verify(
+      what, size, [&](size_t i) { return PlainProduct(p, a, b, i); },
+      &subjects);
+  Time(threads, &subjects);
   Print(p.kind, what, 2.0 * p.m * p.n * p.k, threads, subjects);
 }
 
 // ---- Convolutions -----------------------------------------------------------
 
-Numbers PlainConvolution(const ConvolutionShape& s, int direction,
-                         const Numbers& x, const Numbers& w,
-                         const Numbers& bias, const Numbers& y) {
-  const int area = s.output(0) * s.output(1);
-  std::vector<double> sum(direction == 0   ? y.size()
-                          : direction == 1 ? x.size()
-                                           : w.size());
-  for (size_t i = 0; i < y.size(); ++i) {
-    const int pixel = i % area, output = i / area % s.outputs;
-    const size_t image = i / area / s.outputs;
-    if (direction == 0) sum[i] = bias[output];
+enum Direction { kForward, kInputGradient, kWeightGradient };
+
+// The number `index` of y, of the gradient by x or of that by w, for stride 1:
+//   y[image, output, i] = bias[output] +
+//       sum over channel, k of x[image, channel, i + k - pad] w[output,
+//       channel, k]
+struct PlainConvolution {
+  const ConvolutionShape& s;
+  const Numbers &x, &w, &bias, &y;
+
+  double operator()(Direction direction, size_t index) const {
+    if (direction == kForward) return Forward(index);
+    return direction == kInputGradient ? ByInput(index) : ByWeight(index);
+  }
+
+ private:
+  double Forward(size_t index) const {
+    const int column = index % s.output(1),
+              row = index / s.output(1) % s.output(0);
+    const size_t map = index / s.output(1) / s.output(0);
+    const size_t image = map / s.outputs, output = map % s.outputs;
+    double sum = bias[output];
     for (int c = 0; c < s.channels; ++c) {
       for (int h = 0; h < s.kernel[0]; ++h) {
         for (int v = 0; v < s.kernel[1]; ++v) {
-          const int row = pixel / s.output(1) + h - s.pad[0];
-          const int column = pixel % s.output(1) + v - s.pad[1];
-          if (row < 0 || row >= s.input[0] || column < 0 ||
-              column >= s.input[1]) {
-            continue;
-          }
-          const size_t from =
-              ((image * s.channels + c) * s.input[0] + row) * s.input[1] +
-              column;
-          const size_t weight =
-              ((output * s.channels + c) * s.kernel[0] + h) * s.kernel[1] + v;
-          if (direction == 0) {
-            sum[i] += static_cast<double>(x[from]) * w[weight];
-          } else if (direction == 1) {
-            sum[from] += static_cast<double>(y[i]) * w[weight];
-          } else {
-            sum[weight] += static_cast<double>(y[i]) * x[from];
-          }
+          sum += X(image, c, row + h - s.pad[0], column + v - s.pad[1]) *
+                 W(output, c, h, v);
         }
       }
     }
+    return sum;
   }
-  return Numbers(sum.begin(), sum.end());
-}
+
+  double ByInput(size_t index) const {
+    const int column = index % s.input[1],
+              row = index / s.input[1] % s.input[0];
+    const size_t map = index / s.input[1] / s.input[0];
+    const size_t image = map / s.channels, channel = map % s.channels;
+    double sum = 0;
+    for (int output = 0; output < s.outputs; ++output) {
+      for (int h = 0; h < s.kernel[0]; ++h) {
+        for (int v = 0; v < s.kernel[1]; ++v) {
+          sum += Y(image, output, row - h + s.pad[0], column - v + s.pad[1]) *
+                 W(output, channel, h, v);
+        }
+      }
+    }
+    return sum;
+  }
+
+  double ByWeight(size_t index) const {
+    const int v = index % s.kernel[1], h = index / s.kernel[1] % s.kernel[0];
+    const size_t map = index / s.kernel[1] / s.kernel[0];
+    const size_t output = map / s.channels, channel = map % s.channels;
+    double sum = 0;
+    for (int image = 0; image < s.images; ++image) {
+      for (int row = 0; row < s.output(0); ++row) {
+        for (int column = 0; column < s.output(1); ++column) {
+          sum += X(image, channel, row + h - s.pad[0], column + v - s.pad[1]) *
+                 Y(image, output, row, column);
+        }
+      }
+    }
+    return sum;
+  }
+
+  // 0 outside of the image.
+  static double At(const Numbers& numbers, size_t map, int height, int width,
+                   int row, int column) {
+    const bool inside =
+        row >= 0 && row < height && column >= 0 && column < width;
+    return inside ? numbers[(map * height + row) * width + column] : 0;
+  }
+  double X(size_t image, size_t channel, int row, int column) const {
+    return At(x, image * s.channels + channel, s.input[0], s.input[1], row,
+              column);
+  }
+  double Y(size_t image, size_t output, int row, int column) const {
+    return At(y, image * s.outputs + output, s.output(0), s.output(1), row,
+              column);
+  }
+  double W(size_t output, size_t channel, int row, int column) const {
+    return At(w, output * s.channels + channel, s.kernel[0], s.kernel[1], row,
+              column);
+  }
+};
 
 struct NamedConvolution {
   const char *kind, *what;
   int images, channels, outputs, size, kernel, pad;
 };
 
-void Bench(const NamedConvolution& n, int direction, int threads) {
+void Bench(const NamedConvolution& n, Direction direction, int threads) {
   const ConvolutionShape s = {n.images, n.channels,       n.outputs,
                               1,        {n.size, n.size}, {n.kernel, n.kernel},
                               {1, 1},   {n.pad, n.pad},   {1, 1}};
@@ -254,14 +317,16 @@ void Bench(const NamedConvolution& n, int direction, int threads) {
   const Numbers y = Random(outputs, 4);
   // Of each, the blob that is written is the result.
   Numbers ours[3] = {x, w, y}, dnn[3] = {x, w, y};
-  const int written = direction == 0 ? 2 : direction == 1 ? 0 : 1;
+  const int written = direction == kForward         ? 2
+                      : direction == kInputGradient ? 0
+                                                    : 1;
   std::vector<Subject> subjects = {
       {"ours",
        [&] {
          float* to = ours[written].data();
-         if (direction == 0) {
+         if (direction == kForward) {
            ConvolutionForward(s, x.data(), w.data(), bias.data(), to);
-         } else if (direction == 1) {
+         } else if (direction == kInputGradient) {
            ConvolutionInputGradient(s, y.data(), w.data(), to);
          } else {
            ConvolutionWeightGradient(s, x.data(), y.data(), to);
@@ -283,8 +348,11 @@ void Bench(const NamedConvolution& n, int direction, int threads) {
       std::string(n.what) + " " + directions[direction] + " (" +
       std::to_string(n.images) + " of " + std::to_string(n.channels) + " → " +
       std::to_string(n.outputs) + ", " + std::to_string(s.output(0)) + "²)";
-  Verify(what, PlainConvolution(s, direction, x, w, bias, y), &subjects);
-  Time(&subjects);
+  const PlainConvolution plain = {s, x, w, bias, y};
+  Verify(
+      what, ours[written].size(), [&](size_t i) { return plain(direction, i); },
+      &subjects);
+  Time(threads, &subjects);
   Print(n.kind, what, 2.0 * outputs * depth, threads, subjects);
 }
 
@@ -340,9 +408,9 @@ int main(int argc, char** argv) {
     if (omp_set_num_threads) omp_set_num_threads(threads);
     for (const Product& product : products) Bench(product, threads);
     for (const NamedConvolution& convolution : convolutions) {
-      for (int direction = 0; direction < 3; ++direction) {
-        // Nothing needs the gradient by the image.
-        if (direction == 1 && convolution.channels < 4) continue;
+      for (Direction direction : {kForward, kInputGradient, kWeightGradient}) {
+        // No net needs the gradient by its first input.
+        if (direction == kInputGradient && convolution.channels < 4) continue;
         Bench(convolution, direction, threads);
       }
     }

@@ -44,10 +44,13 @@ void Multiply(int rows, int columns, int depth, const Matrix<T>& a,
   const int width = kernels.panel_columns;
   const int panels = (columns + width - 1) / width;
   const size_t panel_size = static_cast<size_t>(depth) * width;
+  const size_t panel_bytes = std::max<size_t>(1, panel_size * sizeof(T));
   // Each block of a is multiplied with a group of panels while it is in the
-  // cache, and writes to longer pieces of c's rows.
-  const int at_once = std::min(PanelsAtOnce(panel_size * sizeof(T)),
-                               std::max(1, panels / TasksWanted()));
+  // cache, and writes to longer pieces of c's rows: many panels if short.
+  const size_t kShortPanelsBytes = 1 << 18;
+  const int at_once = std::min(
+      std::max<int>(PanelsAtOnce(panel_bytes), kShortPanelsBytes / panel_bytes),
+      std::max(1, panels / TasksWanted()));
   const int groups = (panels + at_once - 1) / at_once;
   const int parts = PartsOfEach(groups, blocks.count());
   ParallelFor(groups * parts, [&](int task) {
@@ -68,10 +71,18 @@ void Multiply(int rows, int columns, int depth, const Matrix<T>& a,
       }
     }
     const Scratch<T> tile(static_cast<size_t>(kernels.block_rows) * width);
+    const Scratch<T> block(static_cast<size_t>(kernels.block_rows) * depth);
     for (int j = blocks.count() * part / parts;
          j < blocks.count() * (part + 1) / parts; ++j) {
       const int row = blocks.begin(j), size = blocks.size(j);
-      const LeftOperand<T> left = {a.data + row * a.row, a.row, a.column};
+      LeftOperand<T> left = {a.data + row * a.row, a.row, a.column};
+      const int kPanelsWorthACopy = 8;
+      if (a.row == 1 && count >= kPanelsWorthACopy) {
+        // Its columns are far from each other, and if their distance is a power
+        // of 2, they compete for a few places in the cache.
+        kernels.copy(depth, size, left.data, a.column, block, size);
+        left = {block, 1, size};
+      }
       Start<T> here = start;
       if (here.row_bias) here.row_bias += row;
       for (int p = 0; p < count; ++p) {
