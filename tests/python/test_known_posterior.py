@@ -30,6 +30,7 @@ from conftest import write_solver
 from scipy import optimize
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+pytestmark = pytest.mark.engine
 
 N = 32
 ITERATIONS = 60_000
