@@ -52,7 +52,7 @@ def test_this_machine_has_all_packages():
 def test_neither_root_nor_sudo_is_a_clear_message(machine):
     done = machine(dpkg_query=NONE_INSTALLED, id="echo 1000")
     assert done.returncode == 1
-    assert "you are neither root nor is there sudo" in done.stderr
+    assert "installing them needs root or sudo" in done.stderr
     assert "apt-get install" in done.stderr and "libprotobuf-dev" in done.stderr
 
 
