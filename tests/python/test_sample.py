@@ -598,7 +598,8 @@ def memory(tmp_path, text, count, draws):
     places = {name: str(tmp_path / name.lower()) for name in ("INPUTS", "OUT")}
     places |= {"NET": str(tmp_path / "net.prototxt"), "COUNT": count, "DRAWS": draws}
     assignments = "".join(f"{name} = {value!r}\n" for name, value in places.items())
-    return float(python(assignments + MEMORY))
+    # Each thread has a copy of the net, so the limits are for a definite number of threads.
+    return float(python(assignments + MEMORY, OMP_NUM_THREADS="2"))
 
 
 def test_memory_does_not_grow_with_images_or_draws(tmp_path):
