@@ -92,7 +92,8 @@ def main() -> None:
         for compiler in compilers():
             messages = pool.map(compile_one, repeat(compiler), files, files.values())
             complaints = [message for message in messages if message]
-            print(f"compilers: {compiler}: {len(files)} files, {len(complaints)} with warnings or errors")
+            count = f"{len(files)} files, {len(complaints)} with warnings or errors"
+            print(f"compilers: {compiler}: {count}")
             print("".join(complaints), end="", file=sys.stderr)
             failed = failed or bool(complaints)
     sys.exit(failed)

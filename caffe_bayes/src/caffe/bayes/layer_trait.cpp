@@ -42,7 +42,7 @@ std::map<std::string, LayerTrait> MakeTraits() {
        {"AbsVal", "BNLL", "Concat", "Dropout", "ELU", "Eltwise", "Exp", "LRN",
         "Log", "PReLU", "Pooling", "Power", "ReLU", "Sigmoid", "Slice", "Split",
         "Swish", "TanH", "Threshold"}) {
-    traits[type] = {NoAxis};
+    traits.emplace(type, LayerTrait{NoAxis});
   }
   return traits;
 }
