@@ -96,6 +96,15 @@ double Seconds(const std::function<void()>& run, int times, int threads) {
   return Now(threads) - start;
 }
 
+// Waits until the threads of the one before no longer poll for work, which
+// OpenBLAS's do for 2^26 ticks of the clock, about 30 ms. Then runs long enough
+// that the system has moved the woken threads to cores of their own.
+void Settle(const std::function<void()>& run) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const double end = Now(2) + 0.03;
+  while (Now(2) < end) run();
+}
+
 // In turns, so that what else the machine does hits all alike.
 void Time(int threads, std::vector<Subject>* subjects) {
   const char* said = std::getenv("PRODUCT_SECONDS");
@@ -110,8 +119,7 @@ void Time(int threads, std::vector<Subject>* subjects) {
   for (int i = 0; i < kTurns; ++i) {
     for (size_t j = 0; j < subjects->size(); ++j) {
       Subject& subject = (*subjects)[j];
-      // The threads of the one before stop polling for work.
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (threads > 1) Settle(subject.run);
       subject.run();
       subject.seconds.push_back(Seconds(subject.run, times[j], threads) /
                                 times[j]);
