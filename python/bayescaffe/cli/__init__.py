@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from bayescaffe import __version__
-from bayescaffe.cli import analyze, convert, data, inspect, predict, report, sample, train
+from bayescaffe.cli import analyze, check, convert, data, inspect, predict, report, sample, train
 from bayescaffe.cli.arguments import common_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
@@ -22,6 +22,7 @@ from bayescaffe.common.errors import BayesCaffeError
 COMMANDS = (
     data.register,
     convert.register,
+    check.register,
     train.register,
     sample.register,
     analyze.register,

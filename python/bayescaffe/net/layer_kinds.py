@@ -76,6 +76,17 @@ def expected_blobs(layer) -> int:
     return _BLOBS_PER_PARAMETER * stock_blobs(layer)
 
 
+def without_posterior(layers: Sequence, stored: dict[str, LayerBlobs]) -> list[str]:
+    """The Bayesian layers of a net for which a caffemodel has the weights of a stock layer."""
+    return [
+        layer.name
+        for layer in layers
+        if is_bayesian(layer)
+        and layer.name in stored
+        and len(stored[layer.name].blobs) == stock_blobs(layer)
+    ]
+
+
 def data_tops(layer) -> Sequence[str]:
     """The tops of a layer, without the KL that a Bayesian layer may have behind its others."""
     return layer.top[: len(layer.bottom)] if is_bayesian(layer) else layer.top

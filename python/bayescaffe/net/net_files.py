@@ -38,8 +38,8 @@ class NetFiles:
 def read_net_files(path: str | os.PathLike) -> NetFiles:
     """Read a net, or a solver and its nets. Nets of an old format are upgraded by Caffe."""
     path = Path(path)
-    text = _read_text(path)
-    if not _is_solver(text):
+    text = read_text(path)
+    if not is_solver(text):
         return NetFiles([_read_net(path, text)], None)
     solver = parse_message(text, "SolverParameter", path)
     inline = [name for name in ("net_param", "train_net_param") if solver.HasField(name)]
@@ -56,7 +56,7 @@ def read_net_files(path: str | os.PathLike) -> NetFiles:
                 f"{path}: its net {name} is not here; Caffe takes paths relative to the current "
                 f"directory, {Path.cwd()}"
             )
-        nets.append(_read_net(Path(name), _read_text(Path(name))))
+        nets.append(_read_net(Path(name), read_text(Path(name))))
     return NetFiles(nets, Prototxt(path, text, solver))
 
 
@@ -78,14 +78,16 @@ def is_trained(net) -> bool:
     )
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a prototxt."""
     try:
         return path.read_text()
     except UnicodeDecodeError as error:
         raise BayesCaffeError(f"{path}: not a prototxt: {error}") from error
 
 
-def _is_solver(text: str) -> bool:
+def is_solver(text: str) -> bool:
+    """Whether a prototxt is that of a solver, and not of a net."""
     messages = import_pycaffe("caffe.proto.caffe_pb2")
     found = field_names(text)
     net, solver = (

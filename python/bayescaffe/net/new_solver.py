@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from bayescaffe.data.lmdb import LmdbImages
-from bayescaffe.net.inference_net import BATCH_FIELDS, TEST, TRAIN, layers_of_phase
+from bayescaffe.net.inference_net import BATCH_FIELDS, TEST, TRAIN, batch_size, layers_of_phase
 
 EPOCHS = 20
 
@@ -35,9 +35,9 @@ test_interval: {epoch}
 def new_solver(net, path: Path, dataset_size: int, weights: Path | None) -> str:
     """The text of a solver that trains the net at `path` for some epochs, and tests each epoch."""
     layers = {phase: _data_layers(net, phase) for phase in (TRAIN, TEST)}
-    epoch = math.ceil(dataset_size / max(map(_batch_size, layers[TRAIN]), default=1))
+    epoch = math.ceil(dataset_size / max(map(batch_size, layers[TRAIN]), default=1))
     tests = [
-        math.ceil(len(LmdbImages(layer.data_param.source)) / _batch_size(layer))
+        math.ceil(len(LmdbImages(layer.data_param.source)) / batch_size(layer))
         for layer in layers[TEST]
         if layer.type == "Data" and os.path.exists(layer.data_param.source)
     ]
@@ -65,7 +65,3 @@ def _data_layers(net, phase: int) -> list:
         for layer in layers_of_phase(net, phase)
         if any(layer.HasField(name) for name in BATCH_FIELDS)
     ]
-
-
-def _batch_size(layer) -> int:
-    return max(getattr(layer, name).batch_size for name in BATCH_FIELDS if layer.HasField(name))

@@ -78,6 +78,15 @@ def field_names(text: str) -> set[str]:
         return set()
 
 
+def unknown_fields(text: str, descriptor) -> Iterator[tuple[int, str, str, list[str]]]:
+    """Fields that a message of that descriptor does not have: the line, the name, the name of the
+    message they are in, and the fields that it has."""
+    try:
+        yield from _unknown(text, parse(text), descriptor, "")
+    except _NotFound:
+        return
+
+
 def blocks(text: str, outer: str, inner: str) -> Iterator[tuple[int, tuple[int, int]]]:
     """Each message `inner` in a message `outer`: the number of the outer one, and where the content
     of the inner one stands."""
@@ -129,6 +138,16 @@ def _value_end(tokens: Sequence[re.Match], position: int) -> int:
     elif kind != "word":
         raise _NotFound
     return position
+
+
+def _unknown(text: str, fields: list[Field], descriptor, within: str) -> Iterator[tuple]:
+    for field in fields:
+        known = descriptor.fields_by_name.get(field.name)
+        if known is None:
+            line = text.count("\n", 0, field.start) + 1
+            yield line, field.name, within, list(descriptor.fields_by_name)
+        elif known.message_type and field.fields is not None:
+            yield from _unknown(text, field.fields, known.message_type, field.name)
 
 
 class _Edits:
