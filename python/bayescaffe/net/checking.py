@@ -96,20 +96,24 @@ def check(
         shape: channels, height, width of the images, if the net's data is not here.
     """
     found = Check()
-    if not _check_fields(found, Path(net)):
-        return found
     try:
-        files = read_net_files(net)
+        _check_all(found, Path(net), None if weights is None else Path(weights), shape)
     except BayesCaffeError as error:
         found.add("error", net, str(error).removeprefix(f"{net}: "))
-        return found
+    return found
+
+
+def _check_all(found: Check, path: Path, weights: Path | None, shape: Shape | None) -> None:
+    if not _check_fields(found, path):
+        return
+    files = read_net_files(path)
     for one in files.nets:
         if not _check_fields(found, one.path) or not _check_types(found, one):
-            return found
+            return
     _check_layers(found, files)
-    if weights is None or _check_stored(found, files.nets[0], Path(weights)):
-        _check_built(found, files.nets[0], weights, shape)
-    return found
+    if weights is not None:
+        _check_stored(found, files.nets[0], weights)
+    _check_built(found, files.nets[0], weights, shape)
 
 
 # ---- Text ---------------------------------------------------------------------------------------
@@ -179,13 +183,9 @@ def _check_layers(found: Check, files: NetFiles) -> None:
         found.add("warning", f"{one.path}, layer {name!r}", f"{text} make the layer stock")
 
 
-def _check_stored(found: Check, one: Prototxt, weights: Path) -> bool:
-    """Report what a caffemodel lacks. Returns whether it can be loaded."""
-    try:
-        stored = {layer.name: layer for layer in read_weights(weights)}
-    except (BayesCaffeError, OSError) as error:
-        found.add("error", weights, str(error).removeprefix(f"{weights}: "))
-        return False
+def _check_stored(found: Check, one: Prototxt, weights: Path) -> None:
+    """Report what a caffemodel lacks."""
+    stored = {layer.name: layer for layer in read_weights(weights)}
     layers = layers_of_phase(one.message, TRAIN)
     if stock := without_posterior(layers, stored):
         found.add(
@@ -197,15 +197,12 @@ def _check_stored(found: Check, one: Prototxt, weights: Path) -> bool:
     missing = [layer.name for layer in layers if is_bayesian(layer) and layer.name not in stored]
     if missing:
         found.add("error", weights, f"has no weights for {_listed(missing)} of {one.path}")
-    return True
 
 
 # ---- The net itself -----------------------------------------------------------------------------
 
 
-def _check_built(
-    found: Check, one: Prototxt, weights: str | os.PathLike | None, shape: Shape | None
-) -> None:
+def _check_built(found: Check, one: Prototxt, weights: Path | None, shape: Shape | None) -> None:
     """Build the net, and report what it says of itself."""
     try:
         message = with_inputs(one.message, TRAIN, shape)

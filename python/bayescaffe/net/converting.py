@@ -8,7 +8,7 @@ the caffemodel.
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -81,12 +81,14 @@ def convert(
     folder = Path(out) if out is not None else Path(net).parent / ("stock" if to_stock else "bayes")
     notes: list[str] = []
     names = _chosen(files, layers, last, to_stock, notes)
-    if to_stock:
-        size, change = None, _make_stock
-    else:
-        size = _dataset_size(files, dataset_size, notes)
-        change = _maker(size, starting.TAU_INIT_TRAINED if weights else starting.TAU_INIT)
-    texts = {folder / one.path.name: _converted(one, names, change, size) for one in files.nets}
+    size = None if to_stock else _dataset_size(files, dataset_size, notes)
+    tau_init = starting.TAU_INIT_TRAINED if weights else starting.TAU_INIT
+    texts = {
+        folder / one.path.name: _stock_text(one, names)
+        if to_stock
+        else _bayesian_text(one, names, size, tau_init)
+        for one in files.nets
+    }
     if len(texts) < len(files.nets):
         raise BayesCaffeError(f"{net}: two of its nets have the same file name; rename one")
     nets = list(texts)
@@ -98,10 +100,10 @@ def convert(
     elif is_trained(files.nets[0].message) and not to_stock:
         solver = folder / "solver.prototxt"
         texts[solver] = new_solver(files.nets[0].message, nets[0], size, model)
-    _refuse_to_overwrite([one.path for one in (*files.nets, files.solver) if one], texts, "out")
+    _refuse_to_overwrite([one.path for one in (*files.nets, files.solver) if one], texts)
     folder.mkdir(parents=True, exist_ok=True)
     if model is not None:
-        _refuse_to_overwrite([Path(weights)], [model], "out")
+        _refuse_to_overwrite([Path(weights)], [model])
         write = stock_weights if to_stock else bayesian_weights
         write(texts[nets[0]], names, weights, model, notes)
     for path, text in texts.items():
@@ -179,20 +181,27 @@ def _with_sharers(able: dict, names: list[str], notes: list[str]) -> list[str]:
 # ---- Layers -------------------------------------------------------------------------------------
 
 
-def _converted(
-    one: Prototxt, names: Sequence[str], change: Callable, dataset_size: int | None
+def _bayesian_text(
+    one: Prototxt, names: Sequence[str], dataset_size: int | None, tau_init: float
 ) -> str:
-    """The text of a net with its layers changed."""
+    """The text of a net with its layers made Bayesian, each with a comment for the way back.
+
+    A net for deployment has no dataset_size: it is not trained, so KL and the rates of its
+    parameters do not matter.
+    """
     after = type(one.message)()
     after.CopyFrom(one.message)
-    decays = _noted_decays(one.text)
     comments = {}
     for number, layer in enumerate(after.layer):
-        if layer.name in names and (is_bayesian(layer) or has_bayesian_form(layer)):
-            stock = [_decay_text(param) for param in layer.param]
-            change(layer, decays.get(number))
-            if is_bayesian(layer) and dataset_size:
-                comments[number] = " ".join([_STOCK_DECAY, *stock])
+        if layer.name not in names or not has_bayesian_form(layer):
+            continue
+        decays = [_decay_text(param) for param in layer.param]
+        layer.type = bayesian_type(layer)
+        if dataset_size is None:
+            layer.bayes_param.kl_weight = 0
+        else:
+            _make_bayesian(layer, dataset_size, tau_init)
+            comments[number] = " ".join([_STOCK_DECAY, *decays])
     text = update(one.text, one.message, after, one.path)
     for number, (start, _) in reversed(list(blocks(text, "layer", "bayes_param"))):
         if number in comments:
@@ -203,30 +212,31 @@ def _converted(
     return text
 
 
-def _maker(dataset_size: int | None, tau_init: float) -> Callable:
-    """A function that makes a layer Bayesian. A net for deployment has no dataset_size: it is not
-    trained, so KL and the rates of its parameters do not matter."""
+def _make_bayesian(layer, dataset_size: int, tau_init: float) -> None:
+    count = stock_blobs(layer)
+    # Entries beyond the layer's blobs, which Caffe ignores, would become those of delta.
+    del layer.param[count:]
+    while len(layer.param) < count:
+        layer.param.add(lr_mult=1)
+    for param in list(layer.param):
+        param.decay_mult = 0  # the prior is in its place
+        delta = layer.param.add(lr_mult=starting.DELTA_LR_MULT)
+        if param.name:
+            delta.name = f"{param.name}_delta"
+    layer.bayes_param.dataset_size = dataset_size
+    layer.bayes_param.kl_weight = starting.kl_weight(dataset_size)
+    layer.bayes_param.tau_init = tau_init
 
-    def make_bayesian(layer, _) -> None:
-        layer.type = bayesian_type(layer)
-        if dataset_size is None:
-            layer.bayes_param.kl_weight = 0
-            return
-        count = stock_blobs(layer)
-        # Entries beyond the layer's blobs, which Caffe ignores, would become those of delta.
-        del layer.param[count:]
-        while len(layer.param) < count:
-            layer.param.add(lr_mult=1)
-        for param in list(layer.param):
-            param.decay_mult = 0  # the prior is in its place
-            delta = layer.param.add(lr_mult=starting.DELTA_LR_MULT)
-            if param.name:
-                delta.name = f"{param.name}_delta"
-        layer.bayes_param.dataset_size = dataset_size
-        layer.bayes_param.kl_weight = starting.kl_weight(dataset_size)
-        layer.bayes_param.tau_init = tau_init
 
-    return make_bayesian
+def _stock_text(one: Prototxt, names: Sequence[str]) -> str:
+    """The text of a net with its Bayesian layers made stock."""
+    after = type(one.message)()
+    after.CopyFrom(one.message)
+    decays = _noted_decays(one.text)
+    for number, layer in enumerate(after.layer):
+        if layer.name in names and is_bayesian(layer):
+            _make_stock(layer, decays.get(number))
+    return update(one.text, one.message, after, one.path)
 
 
 def _make_stock(layer, decays: list[str] | None) -> None:
@@ -299,10 +309,10 @@ def _solver_text(files: NetFiles, folder: Path, model: Path | None, cpu: bool) -
     return update(solver.text, solver.message, after, solver.path)
 
 
-def _refuse_to_overwrite(read: Sequence[Path], written: Sequence[Path], option: str) -> None:
+def _refuse_to_overwrite(read: Sequence[Path], written: Iterable[Path]) -> None:
     taken = {path.resolve() for path in read}
     for path in written:
         if path.resolve() in taken:
             raise BayesCaffeError(
-                f"--{option} {path.parent}: would overwrite {path}; name another folder"
+                f"--out {path.parent}: would overwrite {path}; name another folder"
             )

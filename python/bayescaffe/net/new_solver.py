@@ -35,7 +35,7 @@ test_interval: {epoch}
 def new_solver(net, path: Path, dataset_size: int, weights: Path | None) -> str:
     """The text of a solver that trains the net at `path` for some epochs, and tests each epoch."""
     layers = {phase: _data_layers(net, phase) for phase in (TRAIN, TEST)}
-    epoch = math.ceil(dataset_size / max(map(batch_size, layers[TRAIN]), default=1))
+    epoch = math.ceil(dataset_size / _batch(net))
     tests = [
         math.ceil(len(LmdbImages(layer.data_param.source)) / batch_size(layer))
         for layer in layers[TEST]
@@ -57,6 +57,11 @@ def new_solver(net, path: Path, dataset_size: int, weights: Path | None) -> str:
 
 def _quoted(path: Path) -> str:
     return json.dumps(str(path), ensure_ascii=False)
+
+
+def _batch(net) -> int:
+    sources = [layer for layer in layers_of_phase(net, TRAIN) if not layer.bottom]
+    return max(map(batch_size, sources), default=1)
 
 
 def _data_layers(net, phase: int) -> list:
