@@ -14,6 +14,8 @@ Its rooms, in the order of the data's way; a room imports only from those before
 Each command is also a function:
 
     bayescaffe data       data.prepare("mnist", "data/mnist"), data.prepare_idx("idx", "out")
+    bayescaffe convert    convert("solver.prototxt", "stock.caffemodel")
+    bayescaffe check      check("solver.prototxt")
     bayescaffe train      train("solver.prototxt")
     bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100)
     bayescaffe analyze    analyze(draws)
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from bayescaffe.data.images import Images, open_images
     from bayescaffe.infer.prediction import Prediction, Rule, predict
     from bayescaffe.infer.sampling import sample
+    from bayescaffe.net.checking import Check, Finding, check
+    from bayescaffe.net.converting import Conversion, convert
     from bayescaffe.net.model import Model
     from bayescaffe.net.posterior import LayerPosterior, inspect
     from bayescaffe.net.reducing import reduce_net
@@ -50,6 +54,8 @@ _MEMBERS = {
     "data.images": ["Images", "open_images"],
     "infer.prediction": ["Prediction", "Rule", "predict"],
     "infer.sampling": ["sample"],
+    "net.checking": ["Check", "Finding", "check"],
+    "net.converting": ["Conversion", "convert"],
     "net.model": ["Model"],
     "net.posterior": ["LayerPosterior", "inspect"],
     "net.reducing": ["reduce_net"],
@@ -65,7 +71,10 @@ _MODULES = {"data": "data", "plots": "reporting.plots", "stats": "stats"}
 __all__ = [
     "Analysis",
     "BayesCaffeError",
+    "Check",
+    "Conversion",
     "Draws",
+    "Finding",
     "Images",
     "LayerPosterior",
     "Model",
@@ -73,6 +82,8 @@ __all__ = [
     "Rule",
     "__version__",
     "analyze",
+    "check",
+    "convert",
     "data",
     "inspect",
     "load_draws",

@@ -38,6 +38,19 @@ def test_bayesian_layers(kind):
         assert layer_kinds.deltas(stored) == blobs[stock : 2 * stock]
 
 
+def test_they_are_those_that_caffe_has():
+    import caffe
+
+    bayesian = {kind for kind in caffe.layer_type_list() if kind.startswith("Bayes")}
+    assert bayesian == {f"Bayes{kind}" for kind in layer_kinds._PARAM_FIELDS}
+    assert all(
+        layer_kinds.has_bayesian_form(layer(f'type: "{kind}" bottom: "a"')) for kind in STOCK
+    )
+    for other in ("ReLU", "BayesScale", "LSTM"):
+        assert not layer_kinds.has_bayesian_form(layer(f'type: "{other}" bottom: "a"'))
+    assert not layer_kinds.has_bayesian_form(layer('type: "Scale" bottom: "a" bottom: "b"'))
+
+
 def test_the_kl_is_behind_the_other_tops():
     one = layer('type: "BayesConvolution" bottom: "a" bottom: "b" top: "c" top: "d" top: "kl"')
     assert list(layer_kinds.data_tops(one)) == ["c", "d"]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from bayescaffe import __version__
-from bayescaffe.cli import analyze, data, inspect, predict, report, sample, train
+from bayescaffe.cli import analyze, check, convert, data, inspect, predict, report, sample, train
 from bayescaffe.cli.arguments import common_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
@@ -21,6 +21,8 @@ from bayescaffe.common.errors import BayesCaffeError
 # inside `run`, so that `--help` stays quick.
 COMMANDS = (
     data.register,
+    convert.register,
+    check.register,
     train.register,
     sample.register,
     analyze.register,

@@ -67,6 +67,11 @@ def add_net_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="turn image files from black on white to white on black, as MNIST's nets expect",
     )
+    parser.add_argument(
+        "--untrained",
+        action="store_true",
+        help="take stock WEIGHTS for Bayesian layers; the spread of the draws then says nothing",
+    )
     group = parser.add_argument_group("if the net does not tell")
     group.add_argument(
         "--output", metavar="BLOB", help="the class scores (default: those in SoftmaxWithLoss)"
@@ -112,6 +117,7 @@ def read_model(args: argparse.Namespace, image_shape: Shape | None = None) -> Mo
         image_shape=args.shape or image_shape,
         scale=args.scale,
         mean=read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
+        untrained=args.untrained,
     )
 
 

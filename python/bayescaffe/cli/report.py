@@ -93,6 +93,11 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--net", type=Path, metavar="NET", help="prototxt of the layers")
     parser.add_argument("--weights", type=Path, metavar="WEIGHTS", help="caffemodel of the layers")
+    parser.add_argument(
+        "--untrained",
+        action="store_true",
+        help="report on draws that were sampled with --untrained",
+    )
     parser.set_defaults(run=_run)
 
 
@@ -128,6 +133,7 @@ def _run(args: argparse.Namespace) -> None:
         images=_images(args, draws),
         baselines={name: analyze(load_draws(path), **options) for name, path in baselines.items()},
         command=_command(args),
+        untrained=args.untrained,
     )
     size = path.stat().st_size
     if args.json:
@@ -196,4 +202,6 @@ def _command(args: argparse.Namespace) -> str:
     for option in ("baseline", "curve"):
         for value in getattr(args, option):
             words += [f"--{option}", value]
+    if args.untrained:
+        words.append("--untrained")
     return shlex.join([*words, "--out", str(args.out)])

@@ -62,11 +62,15 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="at each test, also test the mean prediction of N draws "
         "(default: `test_draws` of the solver, if set)",
     )
-    parser.add_argument(
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument(
         "--gpu",
         type=indices,
         metavar="N,…",
         help="the GPUs to use, such as 0 or 0,1, or `all` (default: `solver_mode` of the solver)",
+    )
+    device.add_argument(
+        "--cpu", action="store_true", help="use the CPU, whatever `solver_mode` of the solver is"
     )
     parser.add_argument(
         "--out",
@@ -86,6 +90,7 @@ def _run(args: argparse.Namespace) -> None:
         weights=args.weights,
         test_draws=args.test_draws,
         gpu=args.gpu,
+        cpu=args.cpu,
         out=args.out,
         progress=not args.quiet,
     )

@@ -106,6 +106,7 @@ def _meta(
         "names": source.names,
         "mc_dropout": model.mc_dropout,
         "is_random": model.is_random,
+        "untrained": model.untrained,
     }
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.net.inference_net import TEST
 
 
-def make_net(message, weights: str | os.PathLike, seed: int = 1):
-    """The net of a `NetParameter` in phase TEST, with the weights of a caffemodel."""
+def make_net(message, weights: str | os.PathLike | None, seed: int = 1, phase: int = TEST):
+    """The net of a `NetParameter`, with the weights of a caffemodel or those of its fillers."""
     caffe = import_pycaffe("caffe")
     from google.protobuf import text_format
 
@@ -19,7 +20,8 @@ def make_net(message, weights: str | os.PathLike, seed: int = 1):
         file.write(text_format.MessageToString(message))
         file.flush()
         caffe.set_random_seed(seed)
-        return caffe.Net(file.name, caffe.TEST, weights=str(weights))
+        stored = {} if weights is None else {"weights": str(weights)}
+        return caffe.Net(file.name, phase, **stored)
 
 
 @contextlib.contextmanager

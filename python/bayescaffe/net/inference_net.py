@@ -36,7 +36,7 @@ class InferenceNet:
         """Set channels, height and width of an input image; batches stay as large as they were."""
         input_layer = next(layer for layer in self.net.layer if layer.name == self.source.name)
         del input_layer.input_param.shape[:]
-        input_layer.input_param.shape.add().dim.extend((_batch_size(self.source), *shape))
+        input_layer.input_param.shape.add().dim.extend((batch_size(self.source), *shape))
 
 
 def layers_of_phase(net, phase: int) -> list:
@@ -114,7 +114,7 @@ def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> I
     return InferenceNet(
         net=result,
         source=source,
-        declared_shape=_declared_shape(source, image_blob),
+        declared_shape=declared_shape(source, image_blob),
         output=output,
         is_random=any(map(_is_random, result.layer)),
     )
@@ -208,7 +208,8 @@ def _legacy_inputs(net) -> list:
     return list(holder.layer)
 
 
-def _declared_shape(source, blob: str) -> tuple[int, ...] | None:
+def declared_shape(source, blob: str) -> tuple[int, ...] | None:
+    """The shape of an item of a blob that a data layer gives, if its options tell it."""
     if source.type in ("Input", "DummyData"):
         param = source.input_param if source.type == "Input" else source.dummy_data_param
         shapes = [tuple(shape.dim) for shape in param.shape]
@@ -223,7 +224,8 @@ def _declared_shape(source, blob: str) -> tuple[int, ...] | None:
     return None
 
 
-def _batch_size(source) -> int:
+def batch_size(source) -> int:
+    """How many items a data layer gives at once."""
     if source.type == "Input" and source.input_param.shape:
         return max(1, source.input_param.shape[0].dim[0])
     sizes = [getattr(source, name).batch_size for name in BATCH_FIELDS if source.HasField(name)]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bayescaffe.common.pycaffe import import_pycaffe
 from bayescaffe.net.messages import LayerBlobs
 
 _PREFIX = "Bayes"
@@ -34,6 +35,19 @@ def stock_type(layer) -> str:
     return layer.type.removeprefix(_PREFIX)
 
 
+def bayesian_type(layer) -> str:
+    """The type of a stock layer once it has a posterior."""
+    return _PREFIX + layer.type
+
+
+def has_bayesian_form(layer) -> bool:
+    """Whether a layer of a net is a stock layer that Caffe can make Bayesian."""
+    if bayesian_type(layer) not in import_pycaffe("caffe").layer_type_list():
+        return False
+    # The second bottom of Scale takes the place of its weights.
+    return layer.type != "Scale" or len(layer.bottom) == 1
+
+
 def options(layer):
     """What the prototxt says of a layer in the field of its stock type."""
     return getattr(layer, _PARAM_FIELDS[stock_type(layer)])
@@ -52,9 +66,25 @@ def deltas(layer: LayerBlobs) -> list[np.ndarray]:
     return layer.blobs[count : 2 * count]
 
 
+def stock_blobs(layer) -> int:
+    """How many blobs a layer of a prototxt has, or has in its stock form: weights, and biases."""
+    return 1 + options(layer).bias_term
+
+
 def expected_blobs(layer) -> int:
     """How many blobs a Bayesian layer of a prototxt has in its caffemodel."""
-    return _BLOBS_PER_PARAMETER * (1 + options(layer).bias_term)
+    return _BLOBS_PER_PARAMETER * stock_blobs(layer)
+
+
+def without_posterior(layers: Sequence, stored: dict[str, LayerBlobs]) -> list[str]:
+    """The Bayesian layers of a net for which a caffemodel has the weights of a stock layer."""
+    return [
+        layer.name
+        for layer in layers
+        if is_bayesian(layer)
+        and layer.name in stored
+        and len(stored[layer.name].blobs) == stock_blobs(layer)
+    ]
 
 
 def data_tops(layer) -> Sequence[str]:

@@ -13,6 +13,7 @@ from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.data.transform import Transform
 from bayescaffe.net.building import caffe_errors, make_net, on_gpu
 from bayescaffe.net.inference_net import InferenceNet, inference_net
+from bayescaffe.net.layer_kinds import without_posterior
 from bayescaffe.net.messages import LayerBlobs, read_mean, read_message, read_weights
 
 
@@ -42,6 +43,8 @@ class Model:
     is_random: bool
     """Whether draws differ. Those of a net without Bayesian layers, and without dropout in phase
     TEST, are all the same."""
+    untrained: bool
+    """Whether Bayesian layers have stock weights, so that tau was never learned."""
     data: str | None
     """The LMDB that the net itself reads in phase TEST."""
     test_images: LmdbImages | None
@@ -59,6 +62,7 @@ class Model:
         image_shape: Shape | None = None,
         scale: float | None = None,
         mean: np.ndarray | Sequence[float] | float | None = None,
+        untrained: bool = False,
     ) -> None:
         """Read a net and its weights.
 
@@ -72,6 +76,8 @@ class Model:
             image_shape: channels, height, width of the images, if the net does not tell.
             scale: what pixels are multiplied by, in place of the scale in the net's data layer.
             mean: what is subtracted before: a number, one for each channel, or a mean image.
+            untrained: take stock weights for Bayesian layers. They are the means; tau stays as
+                the prototxt starts it, so the spread of the draws says nothing.
         """
         check_seed(seed)
         self.path, self.weights = Path(net), Path(weights)
@@ -83,6 +89,14 @@ class Model:
             self._prepare_input(inference, image_shape, scale, mean)
         except BayesCaffeError as error:
             raise BayesCaffeError(f"{net}: {error}") from error
+        stock = without_posterior(inference.net.layer, layers)
+        if stock and not untrained:
+            raise BayesCaffeError(
+                f"{weights}: is no posterior: it has stock weights for the Bayesian layers "
+                f"{', '.join(stock)} of {net}. Train the net from them (bayescaffe train SOLVER "
+                "--weights), or take them as they are by --untrained or untrained=True"
+            )
+        self.untrained = bool(stock)
         self.is_random = inference.is_random
         self._output = inference.output
         self._gpu = gpu

@@ -104,7 +104,7 @@ def inspect(net: str | os.PathLike, weights: str | os.PathLike) -> list[LayerPos
     for layer in layers:
         _check_blobs(layer, stored.get(layer.name), net, weights)
     with caffe_errors(f"{net} with {weights}"):
-        caffe_net = make_net(_net_of(layers, stored), weights)
+        caffe_net = make_net(net_of_layers(layers, stored), weights)
     found = caffe_net.posteriors()
     outputs = output_layers(message)
     posteriors = [
@@ -120,6 +120,26 @@ def write_csv(layers: Sequence[LayerPosterior], path: str | os.PathLike) -> None
         writer = csv.DictWriter(file, layers[0].as_dict())
         writer.writeheader()
         writer.writerows(layer.as_dict() for layer in layers)
+
+
+def net_of_layers(layers: Sequence, stored: dict[str, LayerBlobs]):
+    """A `NetParameter` of these Bayesian layers, each with an input of its own.
+
+    So a net can be asked for its posteriors where its data is not at hand.
+    """
+    net = import_pycaffe("caffe.proto.caffe_pb2").NetParameter()
+    for layer in layers:
+        one = type(layer)()
+        one.CopyFrom(layer)
+        for field in ("bottom", "top", "include", "exclude", "loss_weight"):
+            one.ClearField(field)
+        name = f"input of {layer.name}"
+        shape = _input_shape(one, stored[layer.name].blobs[0].shape)
+        net.layer.add(name=name, type="Input", top=[name]).input_param.shape.add(dim=shape)
+        one.bottom.append(name)
+        one.top.append(layer.name)
+        net.layer.append(one)
+    return net
 
 
 def _posterior(net, layer, posterior, is_output: bool) -> LayerPosterior:
@@ -143,26 +163,6 @@ def _posterior(net, layer, posterior, is_output: bool) -> LayerPosterior:
     )
 
 
-def _net_of(layers: Sequence, stored: dict[str, LayerBlobs]):
-    """A `NetParameter` of these Bayesian layers, each with an input of its own.
-
-    So a net can be asked for its posteriors where its data is not at hand.
-    """
-    net = import_pycaffe("caffe.proto.caffe_pb2").NetParameter()
-    for layer in layers:
-        one = type(layer)()
-        one.CopyFrom(layer)
-        for field in ("bottom", "top", "include", "exclude", "loss_weight"):
-            one.ClearField(field)
-        name = f"input of {layer.name}"
-        shape = _input_shape(one, stored[layer.name].blobs[0].shape)
-        net.layer.add(name=name, type="Input", top=[name]).input_param.shape.add(dim=shape)
-        one.bottom.append(name)
-        one.top.append(layer.name)
-        net.layer.append(one)
-    return net
-
-
 def _input_shape(layer, weights: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of an input for which a layer has weights of that shape; its axis is made 1."""
     kind, param = stock_type(layer), options(layer)
@@ -173,7 +173,8 @@ def _input_shape(layer, weights: tuple[int, ...]) -> tuple[int, ...]:
         param.num_axes = len(weights)
         return (1, *weights)
     if kind == "InnerProduct":
-        return (1, weights[0 if param.transpose else 1])
+        # Old files have four axes.
+        return (1, weights[-2 if param.transpose else -1])
     channels = weights[0] if kind == "Deconvolution" else weights[1] * param.group
     # Large enough for the kernel, however it is dilated, and for a padding that is cut off.
     sizes = [kernel * max(param.dilation or [1]) + 2 * _padding(param) for kernel in weights[2:]]

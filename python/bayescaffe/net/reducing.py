@@ -6,8 +6,7 @@ sum with a layer of the old size, groups that no longer divide the channels, …
 refused.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,6 +14,7 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.net.inference_net import TEST, TRAIN, layers_of_phase
 from bayescaffe.net.layer_kinds import data_tops, means, stock_type
 from bayescaffe.net.messages import LayerBlobs, parse_message
+from bayescaffe.net.prototext import update
 
 # A layer is unsure of its signs if fewer of its weights than this are expected to have the sign of
 # their mean. Its tau is then above 0.608: between the 0.758 for which the paper halved a layer and
@@ -104,10 +104,7 @@ def reduce_net(text: str, sizes: Mapping[str, int], source: str = "the net") -> 
             param.num_output = size
     for phase in (TRAIN, TEST):
         _scales(layers_of_phase(before, phase), layers_of_phase(after, phase), source)
-    reduced = _replace_sizes(text, sizes)
-    if parse_message(reduced, "NetParameter", source) != after:
-        raise BayesCaffeError(f"{source}: could not find the num_output of {', '.join(sizes)}")
-    return reduced
+    return update(text, before, after, source)
 
 
 def count_parameters(
@@ -232,49 +229,3 @@ def _check_groups(param, bottoms: Sequence[_Width], refusal: str) -> None:
             raise BayesCaffeError(
                 f"{refusal}its group {param.group} does not divide its {what} {size}"
             )
-
-
-# The text format of protocol buffers, as far as it matters where a field stands.
-_TOKEN = re.compile(
-    r"""\s+|\#[^\n]*                                        # not a token
-    |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<open>[{<])|(?P<close>[}>])|(?P<mark>[:,;\[\]])
-    |(?P<word>[^\s\#{}<>:,;\[\]"']+)""",
-    re.VERBOSE,
-)
-
-
-def _fields(text: str) -> Iterator[tuple[tuple[str, ...], int, str, tuple[int, int]]]:
-    """Each value in a prototxt: the names of the fields around it, the number of the message at the
-    top level that it is in, its text, and from where to where it stands."""
-    path: list[str] = []
-    name, is_value, message = "", False, 0
-    for token in _TOKEN.finditer(text):
-        kind, found = token.lastgroup, token.group()
-        if kind == "open":
-            message += not path
-            path.append(name)
-        elif kind == "close" and path:
-            path.pop()
-        elif found == ":":
-            is_value = True
-            continue
-        elif kind == "string" or (kind == "word" and is_value):
-            yield (*path, name), message, found, token.span()
-        elif kind == "word":
-            name = found
-        if kind in ("open", "close", "word", "string"):
-            is_value = False
-
-
-def _replace_sizes(text: str, sizes: Mapping[str, int]) -> str:
-    names, spans = {}, []
-    for path, message, value, span in _fields(text):
-        if path == ("layer", "name"):
-            names[message] = value[1:-1]
-        elif path[0] == "layer" and path[2:] == ("num_output",) and path[1] in SIZE_FIELDS.values():
-            spans.append((message, span))
-    for message, (start, end) in reversed(spans):
-        if names.get(message) in sizes:
-            text = f"{text[:start]}{sizes[names[message]]}{text[end:]}"
-    return text

@@ -53,6 +53,7 @@ def report(
     baselines: "Mapping[str, Analysis] | None" = None,
     class_names: Sequence[str] | None = None,
     command: str | None = None,
+    untrained: bool = False,
 ) -> Path:
     """Write the report on `draws` to the file `out` and return its path.
 
@@ -68,7 +69,14 @@ def report(
         baselines: by name, analyses of other nets on the same images.
         class_names: by default those of the draws, else numbers.
         command: the command line that made this report, for its footer.
+        untrained: report on draws even if their net had stock weights, and so no posterior.
     """
+    if draws.meta.get("untrained") and not untrained:
+        raise BayesCaffeError(
+            f"the draws are of no posterior: {draws.meta['weights']} has stock weights for "
+            f"Bayesian layers of {draws.meta['net']}. Train the net and sample it, or report "
+            "the draws as they are by --untrained or untrained=True"
+        )
     names = class_names or draws.meta.get("class_names") or range(analysis.classes)
     if len(names) != analysis.classes:
         raise BayesCaffeError(f"{len(names)} class names, expected {analysis.classes}")

@@ -65,6 +65,7 @@ def train(
     weights: str | os.PathLike | None = None,
     test_draws: int | None = None,
     gpu: str | int | None = None,
+    cpu: bool = False,
     out: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> TrainingResult:
@@ -78,6 +79,7 @@ def train(
         test_draws: at each test, also test the mean prediction of this many draws.
         gpu: the number of a GPU, several ("0,1") or "all"; by default `solver_mode` of the solver
             decides.
+        cpu: use the CPU, whatever `solver_mode` of the solver is.
         out: the folder of log and curve; by default that of the snapshots.
         progress: show a bar on a terminal, elsewhere a line every few seconds.
 
@@ -89,6 +91,8 @@ def train(
     message = read_message(solver, "SolverParameter")
     if test_draws is not None and test_draws < 1:
         raise BayesCaffeError(f"test_draws is {test_draws}, but must be 1 or more")
+    if cpu and gpu is not None:
+        raise BayesCaffeError(f"cpu and gpu={gpu} exclude each other; choose one")
     if weights is not None and not Path(weights).is_file():
         raise BayesCaffeError(f"{weights}: no such file; expected a caffemodel to start from")
     prefix = snapshot_prefix(solver, message)
@@ -114,6 +118,8 @@ def train(
             command += ["-test_draws", str(test_draws)]
         if gpu is not None:
             command += ["-gpu", str(gpu)]
+        if cpu:
+            command.append("-cpu")
         return run.watch(command, progress)
 
 

@@ -64,6 +64,11 @@ class MonteCarlo {
     return !random_blobs_.count(blob);
   }
 
+  /// The first random layer that makes the images of a batch depend on each
+  /// other, or of which that is not known; empty if there is none. With one,
+  /// batches are left as they are.
+  std::string MixingLayer() const;
+
  private:
   /// A blob that the random part of the net takes from the rest of it.
   struct Entry {
@@ -76,7 +81,6 @@ class MonteCarlo {
   void CheckItems(const std::string& blob) const;
   void MakeWorkers();
   NetParameter WorkerParam() const;
-  bool ItemsAreIndependent() const;
   int Portion() const;
   void Collect(int first, int count, const Inputs& inputs, const Kept& kept);
   void Load(int first, int count, Net<Dtype>* net) const;

@@ -154,23 +154,20 @@ NetParameter MonteCarlo<Dtype>::WorkerParam() const {
 }
 
 template <typename Dtype>
-bool MonteCarlo<Dtype>::ItemsAreIndependent() const {
-  // Dropout then has a mask for each place in the batch.
-  if (net_->phase() == TRAIN) return false;
+std::string MonteCarlo<Dtype>::MixingLayer() const {
   for (int i : random_part_) {
     const Layer<Dtype>& layer = *net_->layers()[i];
     const LayerTrait* trait = FindTrait(layer.type());
-    if (!trait ||
-        !trait->TreatsItemsAlone(layer.layer_param(),
-                                 net_->bottom_vecs()[i][0]->num_axes())) {
-      return false;
-    }
+    bool mixes = !trait || !trait->TreatsItemsAlone(
+                               layer.layer_param(),
+                               net_->bottom_vecs()[i][0]->num_axes());
     for (const Blob<Dtype>* top : net_->top_vecs()[i]) {
       if (top->num_axes() == 0) continue;  // KL
-      if (top->shape(0) != batch_) return false;
+      mixes |= top->shape(0) != batch_;
     }
+    if (mixes) return layer.layer_param().name();
   }
-  return true;
+  return "";
 }
 
 template <typename Dtype>
@@ -204,7 +201,8 @@ void MonteCarlo<Dtype>::MakeWorkers() {
       if (stochastic) stochastic->DrawLike(*AsStochastic(original));
     }
   }
-  whole_batches_ = !ItemsAreIndependent();
+  // In TRAIN, dropout has a mask for each place in the batch.
+  whole_batches_ = net_->phase() == TRAIN || !MixingLayer().empty();
   portion_ = whole_batches_ ? batch_ : Portion();
 }
 

@@ -1,0 +1,31 @@
+// What bayescaffe asks of Caffe before it trains a net or draws from it.
+
+#include <boost/python.hpp>
+#include <string>
+
+#include "caffe/bayes/monte_carlo.hpp"
+#include "caffe/net.hpp"
+#include "caffe/util/upgrade_proto.hpp"
+
+namespace bp = boost::python;
+
+namespace caffe {
+
+/// Net.mixing_layer: the first layer on the way to `output` that makes the
+/// images of a batch depend on each other, None if there is none.
+bp::object Net_MixingLayer(Net<float>* net, const std::string& output) {
+  const std::string name = bayes::MonteCarlo<float>(net, output).MixingLayer();
+  return name.empty() ? bp::object() : bp::object(name);
+}
+
+/// upgrade_net: a serialized NetParameter of any age in today's format.
+bp::object UpgradeNet(const std::string& serialized) {
+  NetParameter net;
+  CHECK(net.ParseFromString(serialized)) << "not a NetParameter";
+  CHECK(UpgradeNetAsNeeded("the net", &net)) << "cannot be upgraded";
+  const std::string upgraded = net.SerializeAsString();
+  return bp::object(bp::handle<>(
+      PyBytes_FromStringAndSize(upgraded.data(), upgraded.size())));
+}
+
+}  // namespace caffe

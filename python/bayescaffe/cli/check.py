@@ -1,0 +1,100 @@
+"""The command `bayescaffe check`: its arguments, its help and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayescaffe.cli.arguments import shape
+from bayescaffe.common.errors import BayesCaffeError, times
+
+if TYPE_CHECKING:
+    from bayescaffe.net.checking import Check
+
+DESCRIPTION = """\
+Look for mistakes in a net or a solver, without training.
+
+Prints the shapes, parameters and memory of the net, and one line for each finding, with what to
+change: fields and layers that Caffe does not know, a dataset_size that differs from the data,
+weight decay beside a prior, a Bayesian layer that does not learn, a kl_weight that makes KL dwarf
+the loss, stock weights in place of a posterior, layers that make the images of a batch depend on
+each other."""
+
+EXAMPLES = """\
+examples:
+  bayescaffe check solver.prototxt
+  bayescaffe check train_val.prototxt net.caffemodel
+  bayescaffe check train_val.prototxt --shape 3x256x256    if its data is not here
+
+exit codes: 0 no errors, 1 errors, 2 wrong usage"""
+
+
+def register(subparsers, common: argparse.ArgumentParser) -> None:
+    """Add `check` to the command line."""
+    parser = subparsers.add_parser(
+        "check",
+        parents=[common],
+        help="look for mistakes in a net, without training",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("net", type=Path, metavar="NET", help="prototxt of a net or of a solver")
+    parser.add_argument(
+        "weights", type=Path, nargs="?", metavar="WEIGHTS", help="a caffemodel of the net"
+    )
+    parser.add_argument(
+        "--shape",
+        type=shape,
+        metavar="CxHxW",
+        help="channels, height, width of the images, if the net's own LMDB is not here",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from bayescaffe.net.checking import check
+
+    found = check(args.net, args.weights, shape=args.shape)
+    if args.json:
+        print(json.dumps({"net": str(args.net), "is_good": found.is_good, **asdict(found)}))
+    else:
+        _print(args, found)
+    if not found.is_good:
+        errors = sum(finding.severity == "error" for finding in found.findings)
+        raise BayesCaffeError(f"{args.net}: {errors} error{'s' * (errors > 1)}")
+
+
+def _print(args: argparse.Namespace, found: Check) -> None:
+    if found.layers and not args.quiet:
+        rows = [
+            (
+                layer.name,
+                layer.type,
+                ", ".join(f"{top} {times(dims) or 1}" for top, dims in layer.tops.items()),
+                f"{layer.parameters:,}" if layer.parameters else "",
+            )
+            for layer in found.layers
+        ]
+        rows.insert(0, ("layer", "type", "gives", "parameters"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for *words, number in rows:
+            cells = [word.ljust(width) for word, width in zip(words, widths, strict=False)]
+            print("  ".join([*cells, number.rjust(widths[-1])]).rstrip())
+    if found.layers:
+        total = sum(layer.parameters for layer in found.layers)
+        sizes = found.memory.parameters / 1e6, found.memory.blobs / 1e6
+        print(f"{total:,} parameters; memory in training: {sizes[0]:,.1f} MB for them, ", end="")
+        print(f"{sizes[1]:,.1f} MB for a batch")
+    if found.kl is not None:
+        print(f"KL is {found.kl:,.0f} nats and adds {found.kl_term:.3g} to the loss")
+    if found.is_itemwise:
+        print("draws are taken image by image")
+    for finding in found.findings:
+        print(finding)
+    counts = Counter(finding.severity for finding in found.findings)
+    print(", ".join(f"{counts[kind]} {kind}s" for kind in ("error", "warning")))

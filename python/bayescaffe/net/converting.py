@@ -1,0 +1,318 @@
+"""Makes a stock net Bayesian, and a Bayesian net stock: `convert`.
+
+    bayescaffe.convert("solver.prototxt", "stock.caffemodel", layers=["fc*"], out="bayes")
+
+The layers of the prototxts change, in their messages and in their text; `converted_weights` makes
+the caffemodel.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import scratch_file
+from bayescaffe.net import starting
+from bayescaffe.net.converted_weights import bayesian_weights, stock_weights
+from bayescaffe.net.layer_kinds import (
+    bayesian_type,
+    data_tops,
+    has_bayesian_form,
+    is_bayesian,
+    stock_blobs,
+    stock_type,
+)
+from bayescaffe.net.net_files import (
+    NetFiles,
+    Prototxt,
+    is_trained,
+    read_net_files,
+    train_records,
+)
+from bayescaffe.net.new_solver import new_solver
+from bayescaffe.net.prototext import blocks, update
+
+_STOCK_DECAY = "# decay_mult of the stock layer:"
+"""Before the decay_mult of each `param` that the stock layer had; `-` where it was not set."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` has written."""
+
+    nets: list[Path]
+    solver: Path | None
+    weights: Path | None
+    layers: list[str]
+    """The names of the layers that have changed."""
+    dataset_size: int | None
+    notes: list[str] = field(default_factory=list)
+    """What the user may not expect."""
+
+
+def convert(
+    net: str | os.PathLike,
+    weights: str | os.PathLike | None = None,
+    *,
+    layers: Sequence[str] | str | None = None,
+    last: int | None = None,
+    dataset_size: int | None = None,
+    out: str | os.PathLike | None = None,
+    to_stock: bool = False,
+    cpu: bool = False,
+) -> Conversion:
+    """Write the Bayesian form of a net, its solver and its weights.
+
+    Args:
+        net: a prototxt for training or for deployment, or a solver.
+        weights: a caffemodel of the net as it is; its weights become the means.
+        layers: names or patterns (`fc*`) of the layers to convert. By default all that can be,
+            without those that are frozen by `lr_mult: 0`.
+        last: convert only so many of them, the last ones.
+        dataset_size: the number of training examples, if the net's LMDB does not tell.
+        out: the folder to write to; by default `bayes` (or `stock`) beside `net`.
+        to_stock: convert Bayesian layers to stock layers instead.
+        cpu: let the solver compute on the CPU.
+    """
+    files = read_net_files(net)
+    folder = Path(out) if out is not None else Path(net).parent / ("stock" if to_stock else "bayes")
+    notes: list[str] = []
+    names = _chosen(files, layers, last, to_stock, notes)
+    size = None if to_stock else _dataset_size(files, dataset_size, notes)
+    tau_init = starting.TAU_INIT_TRAINED if weights else starting.TAU_INIT
+    texts = {
+        folder / one.path.name: _stock_text(one, names)
+        if to_stock
+        else _bayesian_text(one, names, size, tau_init)
+        for one in files.nets
+    }
+    if len(texts) < len(files.nets):
+        raise BayesCaffeError(f"{net}: two of its nets have the same file name; rename one")
+    nets = list(texts)
+    model = None if weights is None else folder / Path(weights).with_suffix(".caffemodel").name
+    solver = None
+    if files.solver:
+        solver = folder / files.solver.path.name
+        texts[solver] = _solver_text(files, folder, model, cpu)
+    elif is_trained(files.nets[0].message) and not to_stock:
+        solver = folder / "solver.prototxt"
+        texts[solver] = new_solver(files.nets[0].message, nets[0], size, model)
+    _refuse_to_overwrite([one.path for one in (*files.nets, files.solver) if one], texts)
+    folder.mkdir(parents=True, exist_ok=True)
+    if model is not None:
+        _refuse_to_overwrite([Path(weights)], [model])
+        write = stock_weights if to_stock else bayesian_weights
+        write(texts[nets[0]], names, weights, model, notes)
+    for path, text in texts.items():
+        with scratch_file(path) as scratch:
+            scratch.write_text(text)
+    return Conversion(nets, solver, model, names, size, notes)
+
+
+# ---- The choice of layers -----------------------------------------------------------------------
+
+
+def _chosen(
+    files: NetFiles,
+    patterns: Sequence[str] | str | None,
+    last: int | None,
+    to_stock: bool,
+    notes: list[str],
+) -> list[str]:
+    """The names of the layers to convert, in the order of the net."""
+    everything = [layer for one in files.nets for layer in one.message.layer]
+    can = is_bayesian if to_stock else has_bayesian_form
+    able = {layer.name: layer for layer in everything if can(layer)}
+    where = files.nets[0].path
+    if not able:
+        kind = "Bayesian layer" if to_stock else "stock layer that has a Bayesian form"
+        raise BayesCaffeError(f"{where}: has no {kind}, so there is nothing to convert")
+    if patterns is not None:
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in able):
+                raise BayesCaffeError(
+                    f"{where}: --layers {pattern}: no such layer can be converted; those that can "
+                    f"be are {', '.join(able)}"
+                )
+        names = [name for name in able if any(_matches(name, one) for one in patterns)]
+    else:
+        frozen = [] if to_stock else [name for name, layer in able.items() if _is_frozen(layer)]
+        if frozen:
+            notes.append(
+                f"frozen (lr_mult: 0), so left stock: {', '.join(frozen)}; --layers converts them"
+            )
+        names = [name for name in able if name not in frozen]
+    if last is not None:
+        if not 1 <= last <= len(names):
+            raise BayesCaffeError(f"--last {last}: must be within 1..{len(names)}")
+        names = names[-last:]
+    return _with_sharers(able, names, notes)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def _is_frozen(layer) -> bool:
+    rates = [param.lr_mult for param in layer.param[: stock_blobs(layer)]]
+    return len(rates) == stock_blobs(layer) and not any(rates)
+
+
+def _with_sharers(able: dict, names: list[str], notes: list[str]) -> list[str]:
+    """The names, with those of the layers that share parameters with them."""
+    chosen = set(names)
+    while True:
+        shared = {param.name for name in chosen for param in able[name].param if param.name}
+        more = {
+            name
+            for name, layer in able.items()
+            if name not in chosen and any(param.name in shared for param in layer.param)
+        }
+        if not more:
+            return [name for name in able if name in chosen]
+        notes.append(f"converted as well, since they share parameters: {', '.join(sorted(more))}")
+        chosen |= more
+
+
+# ---- Layers -------------------------------------------------------------------------------------
+
+
+def _bayesian_text(
+    one: Prototxt, names: Sequence[str], dataset_size: int | None, tau_init: float
+) -> str:
+    """The text of a net with its layers made Bayesian, each with a comment for the way back.
+
+    A net for deployment has no dataset_size: it is not trained, so KL and the rates of its
+    parameters do not matter.
+    """
+    after = type(one.message)()
+    after.CopyFrom(one.message)
+    comments = {}
+    for number, layer in enumerate(after.layer):
+        if layer.name not in names or not has_bayesian_form(layer):
+            continue
+        decays = [_decay_text(param) for param in layer.param]
+        layer.type = bayesian_type(layer)
+        if dataset_size is None:
+            layer.bayes_param.kl_weight = 0
+        else:
+            _make_bayesian(layer, dataset_size, tau_init)
+            comments[number] = " ".join([_STOCK_DECAY, *decays])
+    text = update(one.text, one.message, after, one.path)
+    for number, (start, _) in reversed(list(blocks(text, "layer", "bayes_param"))):
+        if number in comments:
+            # Behind the bracket if fields follow in its line, else in a line of its own.
+            space = re.match(r"\n\s*", text[start:])
+            comment = space[0] + comments[number] if space else f"  {comments[number]}\n"
+            text = text[:start] + comment + text[start:]
+    return text
+
+
+def _make_bayesian(layer, dataset_size: int, tau_init: float) -> None:
+    count = stock_blobs(layer)
+    # Entries beyond the layer's blobs, which Caffe ignores, would become those of delta.
+    del layer.param[count:]
+    while len(layer.param) < count:
+        layer.param.add(lr_mult=1)
+    for param in list(layer.param):
+        param.decay_mult = 0  # the prior is in its place
+        delta = layer.param.add(lr_mult=starting.DELTA_LR_MULT)
+        if param.name:
+            delta.name = f"{param.name}_delta"
+    layer.bayes_param.dataset_size = dataset_size
+    layer.bayes_param.kl_weight = starting.kl_weight(dataset_size)
+    layer.bayes_param.tau_init = tau_init
+
+
+def _stock_text(one: Prototxt, names: Sequence[str]) -> str:
+    """The text of a net with its Bayesian layers made stock."""
+    after = type(one.message)()
+    after.CopyFrom(one.message)
+    decays = _noted_decays(one.text)
+    for number, layer in enumerate(after.layer):
+        if layer.name in names and is_bayesian(layer):
+            _make_stock(layer, decays.get(number))
+    return update(one.text, one.message, after, one.path)
+
+
+def _make_stock(layer, decays: list[str] | None) -> None:
+    if len(data_tops(layer)) < len(layer.top):  # the KL
+        del layer.loss_weight[len(data_tops(layer)) :]
+        layer.top.pop()
+    layer.type = stock_type(layer)
+    layer.ClearField("bayes_param")
+    del layer.param[stock_blobs(layer) if decays is None else len(decays) :]
+    for param, decay in zip(layer.param, decays or (), strict=False):
+        if decay == "-":
+            param.ClearField("decay_mult")
+        else:
+            param.decay_mult = float(decay)
+
+
+def _decay_text(param) -> str:
+    return f"{param.decay_mult:g}" if param.HasField("decay_mult") else "-"
+
+
+def _noted_decays(text: str) -> dict[int, list[str]]:
+    """What the comments of an earlier conversion say, by the number of the layer."""
+    found = {}
+    for number, (start, end) in blocks(text, "layer", "bayes_param"):
+        if note := re.search(rf"{re.escape(_STOCK_DECAY)}([^\n]*)", text[start:end]):
+            found[number] = note[1].split()
+    return found
+
+
+# ---- Data and solver ----------------------------------------------------------------------------
+
+
+def _dataset_size(files: NetFiles, given: int | None, notes: list[str]) -> int | None:
+    if given is not None and given < 1:
+        raise BayesCaffeError(f"--dataset-size {given}: must be 1 or more")
+    net = files.nets[0]
+    found = train_records(net.message)
+    if given is not None:
+        wrong = [f"{path} has {count:,}" for path, count in found.items() if count != given]
+        if wrong:
+            notes.append(f"dataset_size is {given:,}, as you say; {', '.join(wrong)} records")
+        return given
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    if not files.solver and not is_trained(net.message):
+        return None
+    if found:
+        sizes = ", ".join(f"{path} has {count:,}" for path, count in found.items())
+        raise BayesCaffeError(f"{net.path}: {sizes} records; say which by --dataset-size")
+    raise BayesCaffeError(
+        f"{net.path}: the number of training examples is not known, as the LMDB that it is trained "
+        "on is not here; give it as --dataset-size or dataset_size"
+    )
+
+
+def _solver_text(files: NetFiles, folder: Path, model: Path | None, cpu: bool) -> str:
+    solver = files.solver
+    after = type(solver.message)()
+    after.CopyFrom(solver.message)
+    for name in ("net", "train_net"):
+        if after.HasField(name):
+            setattr(after, name, str(folder / Path(getattr(after, name)).name))
+    after.test_net[:] = [str(folder / Path(name).name) for name in after.test_net]
+    if after.HasField("snapshot_prefix"):
+        after.snapshot_prefix = str(folder / Path(after.snapshot_prefix).name)
+    if model is not None:
+        after.weights[:] = [str(model)]
+    if cpu:
+        after.solver_mode = after.CPU
+    return update(solver.text, solver.message, after, solver.path)
+
+
+def _refuse_to_overwrite(read: Sequence[Path], written: Iterable[Path]) -> None:
+    taken = {path.resolve() for path in read}
+    for path in written:
+        if path.resolve() in taken:
+            raise BayesCaffeError(
+                f"--out {path.parent}: would overwrite {path}; name another folder"
+            )

@@ -1,0 +1,121 @@
+"""The shapes of a net's blobs, and the memory that it takes, without its data."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data.interface import Shape
+from bayescaffe.data.lmdb import LmdbImages
+from bayescaffe.net.inference_net import batch_size, declared_shape, layers_of_phase
+from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs
+
+_FLOAT = 4  # bytes
+
+
+class UnknownShape(BayesCaffeError):
+    """The net does not tell the shape of its images, and its data is not here."""
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A layer of a net."""
+
+    name: str
+    type: str
+    tops: dict[str, tuple[int, ...]]
+    """The shape of each blob that it gives."""
+    parameters: int
+    """Its weights and biases, without those that an earlier layer shares."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a net takes, in bytes, on the CPU or on a GPU."""
+
+    parameters: int
+    """Parameters, their gradients and the solver's history of them."""
+    blobs: int
+    """What the layers give, for one batch, and the gradients of it."""
+
+
+def with_inputs(net, phase: int, shape: Shape | None):
+    """The layers of a phase, with Input layers in place of those that read images from files."""
+    result = type(net)()
+    result.CopyFrom(net)
+    del result.layer[:]
+    for layer in layers_of_phase(net, phase):
+        one = result.layer.add()
+        one.CopyFrom(layer)
+        for rule in ("include", "exclude"):
+            one.ClearField(rule)
+        if layer.type in ("Data", "ImageData"):
+            batch, images = batch_size(layer), image_shape(layer, shape)
+            for field in ("data_param", "image_data_param", "transform_param"):
+                one.ClearField(field)
+            one.type = "Input"
+            for dims in [(batch, *images), (batch,)][: len(layer.top)]:
+                one.input_param.shape.add(dim=dims)
+    return result
+
+
+def image_shape(layer, shape: Shape | None) -> tuple[int, ...]:
+    """Channels, height and width of what a data layer gives; `shape` if it cannot tell."""
+    param = layer.transform_param
+    source = layer.data_param.source
+    is_lmdb = layer.type == "Data" and layer.data_param.backend == layer.data_param.LMDB
+    images = declared_shape(layer, layer.top[0])
+    if is_lmdb and os.path.exists(source):
+        color = True if param.force_color else False if param.force_gray else None
+        images = LmdbImages(source, color).shape
+    images = images or shape
+    if images is None:
+        raise UnknownShape(
+            f"its data, {source or layer.name}, is not here, so shapes, memory and KL are not "
+            "checked; give the shape of its images as --shape or shape"
+        )
+    return (images[0], param.crop_size, param.crop_size) if param.crop_size else images
+
+
+def layer_shapes(net, layers: Sequence) -> list[LayerShape]:
+    """The layers of a net that pycaffe has built."""
+    counts = _parameters(net, layers)
+    return [
+        LayerShape(
+            layer.name,
+            layer.type,
+            {top: tuple(net.blobs[top].data.shape) for top in layer.top},
+            sum(counts.get(layer.name, ())),
+        )
+        for layer in layers
+    ]
+
+
+def memory(net, layers: Sequence) -> Memory:
+    """The memory that a training takes, with a solver that keeps one history (SGD)."""
+    bayesian = {layer.name for layer in layers if is_bayesian(layer)}
+    # A Bayesian layer has noise, and the weights that are drawn, with their gradient.
+    parameters = sum(
+        sum(counts) * (6 if name in bayesian else 3)
+        for name, counts in _parameters(net, layers).items()
+    )
+    blobs = sum(2 * blob.count for blob in net.blobs.values())
+    return Memory(_FLOAT * parameters, _FLOAT * blobs)
+
+
+def _parameters(net, layers: Sequence) -> dict[str, list[int]]:
+    """How many weights and biases each layer has of its own."""
+    seen: set[str] = set()
+    counts = {}
+    for layer in layers:
+        if layer.name not in net.params:
+            continue
+        blobs = list(net.params[layer.name])
+        if is_bayesian(layer):
+            blobs = blobs[: stock_blobs(layer)]
+        names = [param.name for param in layer.param] + [""] * len(blobs)
+        counts[layer.name] = [
+            blob.count for blob, name in zip(blobs, names, strict=False) if name not in seen
+        ]
+        seen.update(name for name in names if name)
+    return counts
