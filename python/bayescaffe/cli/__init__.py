@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from bayescaffe import __version__
-from bayescaffe.cli import analyze, data, inspect, predict, report, sample, train
+from bayescaffe.cli import analyze, data, export, inspect, predict, report, sample, train
 from bayescaffe.cli.arguments import common_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
@@ -26,6 +26,7 @@ COMMANDS = (
     analyze.register,
     predict.register,
     inspect.register,
+    export.register,
     report.register,
 )
 
