@@ -13,7 +13,7 @@ case "${1:-help}" in
 Bayesian Caffe: Caffe with Bayesian layers.
 
   caffe train -solver SOLVER     Caffe's own tool: train, test, time, device_query
-  bayescaffe COMMAND             data, convert, check, train, sample, analyze, predict, inspect, report
+  bayescaffe COMMAND             data, convert, check, train, sample, analyze, predict, inspect, export, report
   python                         with the modules caffe and bayescaffe
   jupyter lab --ip=0.0.0.0       publish port 8888 to use it
   demo                           train a Bayesian LeNet on MNIST and report its uncertainty

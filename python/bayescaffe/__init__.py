@@ -5,6 +5,7 @@ Its rooms, in the order of the data's way; a room imports only from those before
     common      errors, files, pycaffe
     data        pictures and arrays -> LMDBs and images
     net         prototxt and caffemodel -> Model, posterior
+    exporting   Model -> files for stock Caffe and ONNX
     training    solver prototxt -> caffemodel, log, curve
     stats       draws -> intervals, metrics, analysis
     infer       Model and images -> draws, predictions
@@ -21,6 +22,7 @@ Each command is also a function:
     bayescaffe analyze    analyze(draws)
     bayescaffe predict    predict(model, ["digit.png"])
     bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
+    bayescaffe export     export(model, "out", "means", to="onnx")
     bayescaffe report     report("report.html", draws, analysis)
 
 Modules are imported when they are first used.
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from bayescaffe import data, stats
     from bayescaffe.common.errors import BayesCaffeError
     from bayescaffe.data.images import Images, open_images
+    from bayescaffe.exporting.export import export
     from bayescaffe.infer.prediction import Prediction, Rule, predict
     from bayescaffe.infer.sampling import sample
     from bayescaffe.net.checking import Check, Finding, check
@@ -52,6 +55,7 @@ __version__ = "0.2.0"
 _MEMBERS = {
     "common.errors": ["BayesCaffeError"],
     "data.images": ["Images", "open_images"],
+    "exporting.export": ["export"],
     "infer.prediction": ["Prediction", "Rule", "predict"],
     "infer.sampling": ["sample"],
     "net.checking": ["Check", "Finding", "check"],
@@ -85,6 +89,7 @@ __all__ = [
     "check",
     "convert",
     "data",
+    "export",
     "inspect",
     "load_draws",
     "open_images",

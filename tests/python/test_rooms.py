@@ -7,9 +7,19 @@ import bayescaffe
 import pytest
 
 PACKAGE = Path(bayescaffe.__file__).parent
-ROOMS = ("common", "data", "net", "training", "stats", "infer", "reporting", "cli")
+ROOMS = (
+    "common",
+    "data",
+    "net",
+    "exporting",
+    "training",
+    "stats",
+    "infer",
+    "reporting",
+    "cli",
+)
 # Statistics are for programs that have arrays and nothing else.
-HIDDEN_FROM = {"stats": {"data", "net", "training"}}
+HIDDEN_FROM = {"stats": {"data", "net", "exporting", "training"}}
 
 
 def imported_rooms(source: str) -> set[str]:

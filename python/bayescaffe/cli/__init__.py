@@ -12,7 +12,18 @@ import sys
 from collections.abc import Sequence
 
 from bayescaffe import __version__
-from bayescaffe.cli import analyze, check, convert, data, inspect, predict, report, sample, train
+from bayescaffe.cli import (
+    analyze,
+    check,
+    convert,
+    data,
+    export,
+    inspect,
+    predict,
+    report,
+    sample,
+    train,
+)
 from bayescaffe.cli.arguments import common_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
@@ -28,6 +39,7 @@ COMMANDS = (
     analyze.register,
     predict.register,
     inspect.register,
+    export.register,
     report.register,
 )
 

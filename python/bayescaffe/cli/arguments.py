@@ -48,30 +48,36 @@ def add_interval_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_net_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what the commands that draw from a net have: the net, and how to draw from it."""
-    parser.add_argument("net", metavar="NET", help="prototxt of the net")
-    parser.add_argument("weights", metavar="WEIGHTS", help="caffemodel of the net")
+    add_model_arguments(parser)
     parser.add_argument(
         "--passes", type=count, default=100, metavar="N", help="the number of draws (default: 100)"
     )
     parser.add_argument(
-        "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
-    )
-    parser.add_argument(
         "--gpu", type=index, metavar="N", help="compute on this GPU (default: on the CPU)"
-    )
-    parser.add_argument(
-        "--classes", type=Path, metavar="FILE", help="names of the classes, one in each line"
     )
     parser.add_argument(
         "--invert",
         action="store_true",
         help="turn image files from black on white to white on black, as MNIST's nets expect",
     )
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `read_model` needs."""
+    parser.add_argument("net", metavar="NET", help="prototxt of the net")
+    parser.add_argument("weights", metavar="WEIGHTS", help="caffemodel of the net")
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
+    )
+    parser.add_argument(
+        "--classes", type=Path, metavar="FILE", help="names of the classes, one in each line"
+    )
     parser.add_argument(
         "--untrained",
         action="store_true",
         help="take stock WEIGHTS for Bayesian layers; the spread of the draws then says nothing",
     )
+    parser.set_defaults(gpu=None)
     group = parser.add_argument_group("if the net does not tell")
     group.add_argument(
         "--output", metavar="BLOB", help="the class scores (default: those in SoftmaxWithLoss)"
@@ -145,6 +151,14 @@ def index(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
     return number
+
+
+def index_range(text: str) -> range:
+    """A range such as 0-99; both ends belong to it."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A-B, such as 0-99")
+    return range(int(first), int(last) + 1)
 
 
 def indices(text: str) -> str:

@@ -116,7 +116,7 @@ def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> I
         source=source,
         declared_shape=declared_shape(source, image_blob),
         output=output,
-        is_random=any(map(_is_random, result.layer)),
+        is_random=any(map(is_random, result.layer)),
     )
 
 
@@ -189,7 +189,8 @@ def _is_softmax(layers: list, blob: str) -> bool:
     return maker.type == "Softmax"
 
 
-def _is_random(layer) -> bool:
+def is_random(layer) -> bool:
+    """Whether a layer of a net for inference differs from draw to draw."""
     if layer.type == "Dropout":
         return layer.dropout_param.sample_weights_test
     bayes = layer.bayes_param

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,12 @@ class Model:
     """The LMDB that the net itself reads in phase TEST."""
     test_images: LmdbImages | None
     """The images in it, if it is there."""
+    message: Any
+    """The `NetParameter` of the net for inference."""
+    caffe_net: Any
+    """That net, of pycaffe."""
+    output: str
+    """Its blob of class probabilities."""
 
     def __init__(
         self,
@@ -97,16 +104,16 @@ class Model:
                 "--weights), or take them as they are by --untrained or untrained=True"
             )
         self.untrained = bool(stock)
-        self.is_random = inference.is_random
-        self._output = inference.output
+        self.is_random, self.message = inference.is_random, inference.net
+        self.output = inference.output
         self._gpu = gpu
         with caffe_errors(f"{net} with {weights}"), on_gpu(gpu):
-            self._net = make_net(inference.net, weights, seed)
+            self.caffe_net = make_net(inference.net, weights, seed)
         self._check_weights(weights, layers)
-        shape = self._net.blobs[self._output].data.shape[1:]
+        shape = self.caffe_net.blobs[self.output].data.shape[1:]
         if int(np.prod(shape)) != max(shape, default=1) or not shape:
             raise BayesCaffeError(
-                f"{net}: {self._output!r} is of shape {shape} for an image, expected one number "
+                f"{net}: {self.output!r} is of shape {shape} for an image, expected one number "
                 "for each class"
             )
         self.classes = max(shape)
@@ -158,13 +165,13 @@ class Model:
         check_passes(count)
         if out is None:
             out = np.empty((count, images, self.classes), np.float32)
-        shape = self._net.blobs[self._output].data.shape[1:]
+        shape = self.caffe_net.blobs[self.output].data.shape[1:]
         with caffe_errors(self.path), on_gpu(self._gpu):
-            self._net.sample(
+            self.caffe_net.sample(
                 draws,
                 lambda first, count: self._input(read(first, count)),
                 images,
-                output=self._output,
+                output=self.output,
                 out=out.reshape(*out.shape[:2], *shape),
                 progress=progress,
             )
@@ -217,7 +224,7 @@ class Model:
         inference.set_shape(self.input_shape)
 
     def _check_weights(self, path: str | os.PathLike, layers: dict[str, LayerBlobs]) -> None:
-        for name in self._net.params:
+        for name in self.caffe_net.params:
             if name not in layers:
                 raise BayesCaffeError(
                     f"{path}: has no weights for the layer {name!r} of {self.path}, only for "
