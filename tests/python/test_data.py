@@ -23,6 +23,7 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.data import datasets as data
 from bayescaffe.data import lmdb as data_lmdb
 from bayescaffe.data import sources
+from bayescaffe.data.arrays import ArrayImages
 
 TRAIN, TEST = 53, 21
 FILES = {
@@ -123,10 +124,13 @@ def snapshot(directory):
 def assert_only_results(out):
     assert {str(path.relative_to(out)) for path in out.rglob("*")} == {
         "dataset.json",
+        "mean.binaryproto",
         "train_lmdb",
         "train_lmdb/data.mdb",
+        "train_lmdb/dataset.json",
         "test_lmdb",
         "test_lmdb/data.mdb",
+        "test_lmdb/dataset.json",
     }
 
 
@@ -208,7 +212,7 @@ def test_round_trip(tmp_path, source, arrays):
 
 def test_several_transactions(tmp_path, source, monkeypatch):
     whole = read_lmdb(data.prepare_idx(source, tmp_path / "whole").train)
-    monkeypatch.setattr(data_lmdb, "RECORDS_PER_TRANSACTION", 10)
+    monkeypatch.setattr(data_lmdb, "BYTES_PER_TRANSACTION", 10 * 6 * 5)
     pieces = read_lmdb(data.prepare_idx(source, tmp_path / "pieces").train)
     np.testing.assert_array_equal(pieces[0], whole[0])
     np.testing.assert_array_equal(pieces[1], whole[1])
@@ -240,7 +244,8 @@ def test_map_is_large_enough(tmp_path, side):
     for count in (1, 500):
         images = np.full((count, 1, side, side), 7, np.uint8)
         path = tmp_path / str(count)
-        data_lmdb.write_lmdb(path, images, np.zeros(count, np.uint8), range(count), False)
+        labels = np.zeros(count, np.uint8)
+        data_lmdb.write_lmdb(path, ArrayImages(images), labels, range(count), False)
         assert len(read_lmdb(path)[0]) == count
 
 

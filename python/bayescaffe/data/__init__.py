@@ -5,7 +5,8 @@ data.prepare_idx("my-idx", "data/my-set")     # the same for four IDX files
 images = data.open_images("photos/")          # images from any source, for a net
 """
 
-from bayescaffe.data.datasets import Dataset, prepare, prepare_idx
+from bayescaffe.data.datasets import prepare, prepare_idx
+from bayescaffe.data.image_set import Dataset
 from bayescaffe.data.images import Images, open_images
 
 __all__ = ["Dataset", "Images", "open_images", "prepare", "prepare_idx"]

@@ -3,13 +3,14 @@
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.provenance import cores
 from bayescaffe.data.interface import Images, Labels, Shape
 
 
@@ -47,28 +48,30 @@ class ImageFiles(Images):
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
         result = np.empty((len(indices), *self.shape), np.uint8)
-
-        def load(row: int) -> None:
-            result[row] = self._load(indices[row])
-
-        if len(indices) == 1:
-            load(0)
-        else:
-            with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-                list(pool.map(load, range(len(indices))))
+        for row, image in enumerate(self.read_each(indices)):
+            if isinstance(image, BayesCaffeError):
+                raise image
+            result[row] = image
         return result
+
+    def read_each(self, indices: Sequence[int]) -> Iterator[np.ndarray | BayesCaffeError]:
+        if len(indices) == 1:
+            yield self._load(indices[0])
+            return
+        with ThreadPoolExecutor(cores()) as pool:  # Pillow decodes without Python's lock
+            yield from pool.map(self._load, indices)
 
     def describe(self, index: int) -> str:
         return _file_name(self._files[index])
 
-    def _load(self, index: int) -> np.ndarray:
+    def _load(self, index: int) -> np.ndarray | BayesCaffeError:
         try:
             file = self._files[index]
             content = file if isinstance(file, bytes) else Path(file).read_bytes()
             image = decode(content, self.shape[0], self.shape[1:])
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise BayesCaffeError(f"{self.describe(index)}: {reason}") from error
+            return BayesCaffeError(f"{self.describe(index)}: {reason}")
         return 255 - image if self._invert else image
 
 

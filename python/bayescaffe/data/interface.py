@@ -1,7 +1,7 @@
 """What every source of images offers: `Images`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,10 @@ class Images(ABC):
     @abstractmethod
     def read(self, indices: Sequence[int]) -> np.ndarray:
         """The images with these indices, in that order."""
+
+    def read_each(self, indices: Sequence[int]) -> Iterator[np.ndarray | BayesCaffeError]:
+        """Each image with these indices, or the reason why it cannot be read."""
+        yield from self.read(indices)
 
     @abstractmethod
     def describe(self, index: int) -> str:

