@@ -704,13 +704,18 @@ def test_unknown_set(tmp_path):
 # Command line
 
 
-def test_cli_prints_the_result_and_is_quiet_when_asked(tmp_path, source, capsys):
+def test_cli_prints_the_result_and_is_quiet_when_asked(tmp_path, source, arrays, capsys):
     out = tmp_path / "out"
+    counts = np.bincount(arrays["train-labels"])
     assert cli.main(["data", "idx", str(source), "--out", str(out), "--quiet"]) == 0
     printed = capsys.readouterr()
     assert printed.out == (
         f"{out}/train_lmdb: {TRAIN} images of 1x6x5, 7 classes\n"
         f"{out}/test_lmdb: {TEST} images of 1x6x5, 7 classes\n"
+        f"training images  {', '.join(f'{k} {n}' for k, n in enumerate(counts))}\n"
+        "channels         grey\n"
+        f"mean             {arrays['train-images'].mean():.2f} (of each channel; the mean image is "
+        f"{out}/mean.binaryproto)\n"
     )
     assert printed.err == ""
 

@@ -5,8 +5,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from bayescaffe.cli.arguments import seed
+from bayescaffe.cli.arguments import read_class_names, seed
 from bayescaffe.common.errors import times
+
+SHOWN = 20  # classes
 
 DESCRIPTION = """\
 Write an image set as two LMDBs, OUT/train_lmdb and OUT/test_lmdb, that a Caffe Data layer reads.
@@ -17,7 +19,30 @@ class, so the two LMDBs may also be exchanged and the test images used for train
 
 If OUT already holds what is asked for, nothing is done; another seed rebuilds it."""
 
+OWN = """\
+It writes OUT/train_lmdb, OUT/val_lmdb (--val) and OUT/test_lmdb (--test), all shuffled, and
+OUT/mean.binaryproto, the mean training image for `mean_file`. Each LMDB has a file dataset.json
+with its classes, channels and mean, which `bayescaffe sample`, `predict` and others read."""
+
+FOLDER = f"""\
+Write pictures as LMDBs that a Caffe Data layer reads.
+
+PICTURES is one of these:
+  a folder with a sub-folder for each class
+  a folder with `train` and `val` or `test`, each with a sub-folder for each class
+  a list, .csv or .txt: in each line a file, relative to the list, and its class
+
+Pictures are all that Pillow reads: JPEG, PNG, WebP, BMP, TIFF and others, turned upright, and put
+on white where they are transparent. Those that cannot be read are listed and left out.
+
+{OWN} The same command gives the same bytes on any machine."""
+
 EXAMPLES = {
+    "folder": """\
+examples:
+  bayescaffe data folder photos --out data/photos --size 64
+  bayescaffe data folder photos --out data/photos --size 320x240 --aspect keep --val 0.1 --test 0.1
+  bayescaffe data folder list.csv --out data/scans --size 28 --channels grey --strict""",
     "mnist": """\
 examples:
   bayescaffe data mnist                        get MNIST, write data/mnist/{train,test}_lmdb
@@ -93,10 +118,112 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         )
         parser.set_defaults(run=_run_known, name=name)
 
+    add_folder(sets, common)
     parser = add_set("idx", "Any set of four IDX files")
     parser.add_argument("source", type=Path, metavar="DIR", help="directory with the IDX files")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="where the LMDBs go")
     parser.set_defaults(run=_run_idx)
+
+
+def add_folder(sets, common: argparse.ArgumentParser) -> None:
+    """Add the set `folder`."""
+    parser = sets.add_parser(
+        "folder",
+        parents=[common],
+        help="your own pictures, in a folder for each class or in a list",
+        description=FOLDER,
+        epilog=EXAMPLES["folder"],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("pictures", type=Path, metavar="PICTURES", help="a folder or a list")
+    parser.add_argument(
+        "--size",
+        type=size,
+        required=True,
+        metavar="N|WxH",
+        help="size of the images: the side of a square, or width x height",
+    )
+    parser.add_argument(
+        "--aspect",
+        choices=("squash", "keep"),
+        default="squash",
+        help="squash stretches pictures to the size; keep cuts off what is too long, on both sides "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--channels",
+        choices=("bgr", "rgb", "grey"),
+        default="bgr",
+        help="colours as blue, green, red, which is Caffe's order, or as red, green, blue; or grey "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--strict", action="store_true", help="fail if a picture cannot be read")
+    _add_own_arguments(parser)
+    parser.set_defaults(run=_run_folder)
+
+
+def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="where the LMDBs go")
+    parser.add_argument(
+        "--val",
+        type=float,
+        metavar="X",
+        help="the share of each class for validation (default: 0.2, unless there are splits)",
+    )
+    parser.add_argument(
+        "--test", type=float, metavar="X", help="the share of each class for a test (default: 0)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="seed of split and shuffle (default: 0)"
+    )
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes, one in each line, in the order of their labels (default: those "
+        "found, sorted)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace LMDBs that are in OUT")
+
+
+def size(text: str) -> tuple[int, int]:
+    """Width and height."""
+    words = text.lower().split("x")
+    try:
+        numbers = [int(word) for word in words * (3 - len(words))]
+    except ValueError:
+        numbers = []
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 64 or 320x240")
+    return numbers[0], numbers[1]
+
+
+def _run_folder(args: argparse.Namespace) -> None:
+    from bayescaffe.data.building import from_folder
+
+    _print(
+        args,
+        from_folder(
+            args.pictures,
+            args.out,
+            size=args.size,
+            aspect=args.aspect,
+            channels=args.channels,
+            strict=args.strict,
+            **_own_options(args),
+        ),
+    )
+
+
+def _own_options(args: argparse.Namespace) -> dict:
+    return {
+        "val": args.val,
+        "test": args.test,
+        "seed": args.seed,
+        "class_names": read_class_names(args.classes),
+        "force": args.force,
+        "progress": not args.quiet,
+    }
 
 
 def _run_known(args: argparse.Namespace) -> None:
@@ -126,13 +253,30 @@ def _run_idx(args: argparse.Namespace) -> None:
     )
 
 
+ORDERS = {
+    "bgr": "bgr: blue, green, red, as usual in Caffe",
+    "rgb": "rgb: red, green, blue",
+    "grey": "grey",
+    None: "not known",
+}
+
+
 def _print(args: argparse.Namespace, dataset) -> None:
+    found = dataset.description
     if args.json:
-        print(json.dumps(asdict(dataset), default=str))
+        print(json.dumps({**asdict(dataset), **(asdict(found) if found else {})}, default=str))
         return
-    shape = times(dataset.shape)
-    for path, count in (
-        (dataset.train, dataset.train_images),
-        (dataset.test, dataset.test_images),
-    ):
-        print(f"{path}: {count} images of {shape}, {dataset.classes} classes")
+    for path, count in dataset.splits.values():
+        print(f"{path}: {count} images of {times(dataset.shape)}, {dataset.classes} classes")
+    if not found:
+        return
+    names = found.class_names or range(dataset.classes)
+    counts = zip(names, found.images_per_class, strict=True)
+    shown = [f"{name} {count}" for name, count in counts]
+    more = f" … and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    print(f"training images  {', '.join(shown[:SHOWN])}{more}")
+    print(f"channels         {ORDERS[found.channels]}")
+    print(
+        f"mean             {', '.join(f'{mean:.2f}' for mean in found.mean)} "
+        f"(of each channel; the mean image is {dataset.train.parent / 'mean.binaryproto'})"
+    )

@@ -1,5 +1,6 @@
 """Images in arrays, in memory or in .npy and .npz files."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,14 +8,21 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.common.npz import NpzFile, map_npy
-from bayescaffe.data.interface import Images, Labels
+from bayescaffe.data.interface import Images, Labels, Shape
+
+log = logging.getLogger(__name__)
 
 
 class ArrayImages(Images):
     """Images in an array: images x height x width, or images x channels x height x width."""
 
     def __init__(
-        self, array: np.ndarray, *, path: Path | None = None, labels: Labels = None
+        self,
+        array: np.ndarray,
+        *,
+        path: Path | None = None,
+        labels: Labels = None,
+        channels: str | None = None,
     ) -> None:
         self.path = path
         self._name = str(path or "array")
@@ -28,13 +36,28 @@ class ArrayImages(Images):
         self._array = array
         self.shape = array.shape[1:]
         self.labels = labels
+        if channels not in (None, "bgr", "rgb") or (channels and self.shape[0] != 3):
+            raise BayesCaffeError(
+                f"{self._name}: channels is {channels!r}, but images are {times(self.shape)}; "
+                'expected "rgb" or "bgr", for three channels'
+            )
+        self.channels = "grey" if self.shape[0] == 1 else channels
+
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
+        super().fit(shape, channels, resize)
+        if self.channels is None and shape[0] == 3:
+            log.warning(
+                "%s: the order of its colours is not known, neither is the net's; they are taken "
+                'as they are. channels="rgb" or "bgr" (--channels) says what they are.',
+                self._name,
+            )
 
     def __len__(self) -> int:
         return len(self._array)
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
         rows = slice(indices.start, indices.stop) if isinstance(indices, range) else indices
-        return np.asarray(self._array[rows])
+        return self._ordered(np.asarray(self._array[rows]))
 
     def describe(self, index: int) -> str:
         return f"{self._name}: image {index}"

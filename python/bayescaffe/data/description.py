@@ -44,7 +44,7 @@ class Description:
     long; None if they had it."""
 
 
-def describes(lmdb: str | os.PathLike) -> Path:
+def description_path(lmdb: str | os.PathLike) -> Path:
     """Where the description of an LMDB is; `lmdb` is its folder or its data.mdb."""
     path = Path(lmdb)
     return (path.parent if path.suffix == ".mdb" else path) / FILE_NAME
@@ -52,12 +52,14 @@ def describes(lmdb: str | os.PathLike) -> Path:
 
 def write_description(lmdb: Path, description: Description) -> None:
     """Write the description into an LMDB's folder."""
-    describes(lmdb).write_text(json.dumps(asdict(description), indent=2) + "\n", encoding="utf-8")
+    description_path(lmdb).write_text(
+        json.dumps(asdict(description), indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def read_description(lmdb: str | os.PathLike) -> Description | None:
     """The description of an LMDB, None if it has none."""
-    path = describes(lmdb)
+    path = description_path(lmdb)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -15,7 +15,9 @@ from bayescaffe.data.interface import Images, Labels, Shape
 
 
 class ImageFiles(Images):
-    """Image files of any size and format, stretched to one shape. A file may be its content."""
+    """Image files of any size and format, brought to one shape. A file may be its content."""
+
+    _resize = "squash"
 
     def __init__(
         self,
@@ -36,12 +38,14 @@ class ImageFiles(Images):
         if shape is not None:
             self.fit(shape)
 
-    def fit(self, shape: Shape) -> None:
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
         if shape[0] not in (1, 3):
             raise BayesCaffeError(
                 f"image files are grey or colour, but the net takes {shape[0]} channels"
             )
         self.shape = shape
+        self.channels = "grey" if shape[0] == 1 else channels or "bgr"
+        self._resize = resize or "squash"
 
     def __len__(self) -> int:
         return len(self._files)
@@ -68,7 +72,7 @@ class ImageFiles(Images):
         try:
             file = self._files[index]
             content = file if isinstance(file, bytes) else Path(file).read_bytes()
-            image = decode(content, self.shape[0], self.shape[1:])
+            image = decode(content, self.shape[0], self.shape[1:], self.channels, self._resize)
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             return BayesCaffeError(f"{self.describe(index)}: {reason}")
@@ -124,10 +128,21 @@ def find_images(folder: Path) -> list[Path]:
 
 
 def decode(
-    content: bytes, channels: int | None = None, size: tuple[int, int] | None = None
+    content: bytes,
+    channels: int | None = None,
+    size: tuple[int, int] | None = None,
+    order: str = "bgr",
+    resize: str = "squash",
 ) -> np.ndarray:
-    """An image file's content as channels x height x width bytes, upright, over white where it is
-    transparent, and stretched to `size` (height, width). Without `channels`, grey stays grey."""
+    """An image file's content as channels x height x width bytes, upright and over white where it
+    is transparent.
+
+    Args:
+        channels: 1 for grey, 3 for colour; without it, grey stays grey.
+        size: height, width.
+        order: of colours, "bgr" or "rgb".
+        resize: to the size: "squash" stretches, "keep" cuts off what is too long, on both sides.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -141,9 +156,14 @@ def decode(
     except Exception as error:  # Pillow's readers raise many kinds for damaged files
         raise BayesCaffeError(f"cannot be read as an image: {error}") from error
     if size and (image.height, image.width) != size:
-        image = image.resize(size[::-1], Image.Resampling.LANCZOS)
+        if resize == "keep":
+            image = ImageOps.fit(image, size[::-1], Image.Resampling.LANCZOS)
+        else:
+            image = image.resize(size[::-1], Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
-    return pixels[np.newaxis] if pixels.ndim == 2 else pixels[..., ::-1].transpose(2, 0, 1)
+    if pixels.ndim == 2:
+        return pixels[np.newaxis]
+    return (pixels if order == "rgb" else pixels[..., ::-1]).transpose(2, 0, 1)
 
 
 def _plain(image, channels: int | None):

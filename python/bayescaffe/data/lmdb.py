@@ -19,12 +19,13 @@ import numpy as np
 from bayescaffe.common import pycaffe
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.data.description import Description, describes, read_description
+from bayescaffe.data.description import Description, description_path, read_description
 from bayescaffe.data.image_files import decode
 from bayescaffe.data.interface import Images, Labels, Shape, Take
 
 # Of one transaction: LMDB holds what it has not committed in memory.
 BYTES_PER_TRANSACTION = 2**24
+MAX_KEY = 511  # bytes, as LMDB is built
 
 
 def varint(number: int) -> bytes:
@@ -87,7 +88,8 @@ def write_lmdb(
             if isinstance(image, BayesCaffeError):
                 written.skipped.append(str(image))
                 continue
-            key, record = b"%08d" % len(written.labels), datum(image, int(labels[row]))
+            key = _key(len(written.labels), images.names[row] if images.names else None)
+            record = datum(image, int(labels[row]))
             digest.update(key + record)
             written.labels.append(int(labels[row]))
             written.total = written.total + image.astype(np.int64)
@@ -108,6 +110,12 @@ def write_lmdb(
         raise BayesCaffeError(f"{path}: cannot write the LMDB: {error}") from error
     written.sha256 = digest.hexdigest()
     return written
+
+
+def _key(number: int, name: str | None) -> bytes:
+    """Behind the number, the name of a picture, as convert_imageset has it."""
+    suffix = b"" if name is None else b"_" + os.fsencode(name)
+    return (b"%08d" % number + suffix)[:MAX_KEY]
 
 
 class LmdbImages(Images):
@@ -134,22 +142,26 @@ class LmdbImages(Images):
             self._is_encoded, self._has_labels = datum.encoded, datum.HasField("label")
             first = self._pixels(0, datum)
             self._dtype, self.shape = first.dtype, first.shape
-        self.description = self._described()
+        self.description = self._own_description()
+        if self.description:
+            self.channels = self.description.channels
+        elif self.shape[0] == 1 or self._is_encoded:
+            self.channels = "grey" if self.shape[0] == 1 else "bgr"
 
-    def _described(self) -> Description | None:
+    def _own_description(self) -> Description | None:
         found = read_description(self.path)
         if found and (found.images, found.shape) != (self._length, self.shape):
             raise BayesCaffeError(
-                f"{describes(self.path)}: tells of {found.images} images of {times(found.shape)}, "
-                f"but the LMDB has {self._length} of {times(self.shape)}; if the LMDB was written "
-                "anew, remove this file"
+                f"{description_path(self.path)}: tells of {found.images} images of "
+                f"{times(found.shape)}, but the LMDB has {self._length} of {times(self.shape)}; if "
+                "the LMDB was written anew, remove this file"
             )
         return found
 
-    def fit(self, shape: Shape) -> None:
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
         if self._is_encoded:
             self._channels, self._size, self.shape = shape[0], shape[1:], shape
-        super().fit(shape)
+        super().fit(shape, channels, resize)
 
     def __len__(self) -> int:
         return self._length
@@ -163,7 +175,8 @@ class LmdbImages(Images):
                 self._record(index, self._keys[index], transaction.get(self._keys[index]))[0]
                 for index in indices
             ]
-        return np.stack(images) if images else np.empty((0, *self.shape), self._dtype)
+        empty = np.empty((0, *self.shape), self._dtype)
+        return self._ordered(np.stack(images) if images else empty)
 
     def in_order(self) -> Take:
         records = self._records()
@@ -175,7 +188,7 @@ class LmdbImages(Images):
                 images[row], label = next(records)
                 if labels is not None:
                     labels[row] = label
-            return images, labels
+            return self._ordered(images), labels
 
         return take
 

@@ -1,0 +1,144 @@
+"""Your own image sets: `from_folder` for pictures, `from_arrays` for NumPy arrays."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bayescaffe.common.checks import check_seed
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data.description import ORDERS, RESIZES
+from bayescaffe.data.image_files import ImageFiles
+from bayescaffe.data.image_set import (
+    FORMAT_VERSION,
+    Dataset,
+    Split,
+    refuse_any_data,
+    shuffled,
+    write_set,
+)
+from bayescaffe.data.interface import Images
+from bayescaffe.data.labels import sorted_classes, to_labels
+from bayescaffe.data.pictures import Pictures, find_pictures
+from bayescaffe.data.splitting import stratified
+
+log = logging.getLogger(__name__)
+
+VAL = 0.2
+
+
+def from_folder(
+    pictures: str | os.PathLike,
+    out: str | os.PathLike,
+    *,
+    size: int | tuple[int, int],
+    val: float | None = None,
+    test: float | None = None,
+    seed: int = 0,
+    aspect: str = "squash",
+    channels: str = "bgr",
+    class_names: Sequence[str] | None = None,
+    strict: bool = False,
+    force: bool = False,
+    progress: bool = True,
+) -> Dataset:
+    """Write pictures as LMDBs into `out`: train_lmdb, and val_lmdb and test_lmdb if wanted.
+
+    The same arguments give the same bytes, on any number of cores.
+
+    Args:
+        pictures: a folder with a sub-folder for each class; a folder with `train` and `val` or
+            `test`, each with a sub-folder for each class; or a list (.csv, .txt) with a file,
+            relative to the list, and its class in each line.
+        size: of the images: the side of a square, or width and height.
+        val, test: the share of each class to set aside (default: 0.2 and 0, or the folders `val`
+            and `test`).
+        seed: of the split and of the order of the images.
+        aspect: "squash" stretches pictures to the size; "keep" cuts off what is too long.
+        channels: what the images are: "bgr" (Caffe's order of colours), "rgb" or "grey".
+        class_names: the classes, in the order of their labels (default: those found, sorted).
+        strict: raise if a picture cannot be read, instead of leaving it out.
+        force: replace LMDBs that are in `out`.
+        progress: show progress bars if this runs on a terminal.
+    """
+    pictures, out = Path(pictures), Path(out)
+    if channels not in ORDERS:
+        raise BayesCaffeError(f"channels: {channels!r} is not one of {', '.join(ORDERS)}")
+    if aspect not in RESIZES:
+        raise BayesCaffeError(f"aspect: {aspect!r} is not one of {', '.join(RESIZES)}")
+    width, height = (size, size) if isinstance(size, int) else size
+    if min(width, height) < 1:
+        raise BayesCaffeError(f"size: {width}x{height} is not 1 or more")
+    _check_target(out, seed, force)
+    if pictures.is_dir() and out.resolve().is_relative_to(pictures.resolve()):
+        raise BayesCaffeError(f"{out}: lies inside of {pictures}; choose an --out elsewhere")
+    found = find_pictures(pictures)
+    # In given splits, the training pictures tell which classes there are.
+    known = [found.classes[row] for row in found.rows("train") or found.rows(None)]
+    class_names = _checked_classes(class_names or sorted_classes(known), pictures)
+    labels = to_labels(found.classes, class_names, lambda row: found.places[row])
+    rows = _split(found, labels, val, test, seed, class_names)
+    images = ImageFiles(found.files, names=found.names)
+    images.fit((1 if channels == "grey" else 3, height, width), channels, aspect)
+    result = write_set(
+        out,
+        _splits(images, labels, rows, seed),
+        {"name": "folder", "format_version": FORMAT_VERSION, "seed": seed},
+        channels=channels,
+        class_names=class_names,
+        resize=aspect,
+        strict=strict,
+        progress=progress,
+    )
+    for reason in result.skipped:
+        log.warning("left out: %s", reason)
+    return result
+
+
+def _check_target(out: Path, seed: int, force: bool) -> None:
+    check_seed(seed)
+    if not force:
+        refuse_any_data(out)
+
+
+def _checked_classes(class_names: Sequence[str], what: object) -> tuple[str, ...]:
+    names = tuple(class_names)
+    for name in names:
+        if names.count(name) > 1:
+            raise BayesCaffeError(f"class names: {name!r} is there twice")
+    if len(names) < 2:
+        raise BayesCaffeError(
+            f"{what}: there is only one class, {', '.join(names)}; a net needs two or more to tell "
+            "apart"
+        )
+    return names
+
+
+def _split(
+    found: Pictures,
+    labels: np.ndarray,
+    val: float | None,
+    test: float | None,
+    seed: int,
+    class_names: Sequence[str],
+) -> dict[str, Sequence[int]]:
+    """The pictures of each split: as they were found, the rest by the shares."""
+    given = {name: found.rows(name) for name in ("val", "test") if found.rows(name)}
+    for name, share in (("val", val), ("test", test)):
+        if share is not None and name in given:
+            raise BayesCaffeError(
+                f"{name}: {share:g} cannot be set aside, as there is a folder {name} of pictures"
+            )
+    if val is None:
+        val = 0 if found.rows("train") else VAL
+    rest = found.rows("train") or found.rows(None)
+    return stratified(labels, rest, {"val": val, "test": test or 0}, seed, class_names) | given
+
+
+def _splits(
+    images: Images, labels: np.ndarray, rows: dict[str, Sequence[int]], seed: int
+) -> dict[str, Split]:
+    # All are shuffled: a test of some batches should meet all classes.
+    return {name: Split(images, labels, shuffled(part, seed)) for name, part in rows.items()}
