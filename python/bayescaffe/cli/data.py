@@ -37,7 +37,23 @@ on white where they are transparent. Those that cannot be read are listed and le
 
 {OWN} The same command gives the same bytes on any machine."""
 
+ARRAY = f"""\
+Write images and labels in .npy files as LMDBs that a Caffe Data layer reads.
+
+X.npy has the images: bytes from 0 to 255, or floating-point numbers from 0 to 1; images x height x
+width, with channels last (nhwc) or before the height (nchw). Y.npy has a label from 0, or the name
+of a class, for each image. The LMDBs have colours in Caffe's order: blue, green, red.
+
+{OWN}"""
+
 EXAMPLES = {
+    "array": """\
+examples:
+  bayescaffe data array x.npy y.npy --out data/mine --channels rgb
+  bayescaffe data array x.npy y.npy --out data/mine --layout nchw --channels bgr --classes names.txt
+
+In Python:
+  bayescaffe.data.from_arrays(X, y, "data/mine", channels="rgb", test=(X_test, y_test))""",
     "folder": """\
 examples:
   bayescaffe data folder photos --out data/photos --size 64
@@ -119,6 +135,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         parser.set_defaults(run=_run_known, name=name)
 
     add_folder(sets, common)
+    add_array(sets, common)
     parser = add_set("idx", "Any set of four IDX files")
     parser.add_argument("source", type=Path, metavar="DIR", help="directory with the IDX files")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="where the LMDBs go")
@@ -160,6 +177,32 @@ def add_folder(sets, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="fail if a picture cannot be read")
     _add_own_arguments(parser)
     parser.set_defaults(run=_run_folder)
+
+
+def add_array(sets, common: argparse.ArgumentParser) -> None:
+    """Add the set `array`."""
+    parser = sets.add_parser(
+        "array",
+        parents=[common],
+        help="your own images, in NumPy arrays",
+        description=ARRAY,
+        epilog=EXAMPLES["array"],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("images", type=Path, metavar="X.npy", help="the images")
+    parser.add_argument("labels", type=Path, metavar="Y.npy", help="their labels")
+    parser.add_argument(
+        "--layout",
+        choices=("nhwc", "nchw", "nhw"),
+        help="the axes of X.npy, if its shape does not tell them",
+    )
+    parser.add_argument(
+        "--channels",
+        choices=("rgb", "bgr"),
+        help="the order of the colours in X.npy; needed if it has three channels",
+    )
+    _add_own_arguments(parser)
+    parser.set_defaults(run=_run_array)
 
 
 def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
@@ -210,6 +253,23 @@ def _run_folder(args: argparse.Namespace) -> None:
             aspect=args.aspect,
             channels=args.channels,
             strict=args.strict,
+            **_own_options(args),
+        ),
+    )
+
+
+def _run_array(args: argparse.Namespace) -> None:
+    from bayescaffe.data.arrays import map_array
+    from bayescaffe.data.building import from_arrays
+
+    _print(
+        args,
+        from_arrays(
+            map_array(args.images),
+            map_array(args.labels),
+            args.out,
+            layout=args.layout,
+            channels=args.channels,
             **_own_options(args),
         ),
     )

@@ -2,13 +2,22 @@
 
 data.prepare("mnist", "data/mnist")           # get a known set and write it as LMDBs
 data.prepare_idx("my-idx", "data/my-set")     # the same for four IDX files
-data.from_folder("photos", "data/mine", size=64)                  # your own pictures
+data.from_folder("photos", "data/mine", size=64)              # your own pictures
+data.from_arrays(X, y, "data/mine", channels="rgb")           # your own arrays
 images = data.open_images("photos/")          # images from any source, for a net
 """
 
-from bayescaffe.data.building import from_folder
+from bayescaffe.data.building import from_arrays, from_folder
 from bayescaffe.data.datasets import prepare, prepare_idx
 from bayescaffe.data.image_set import Dataset
 from bayescaffe.data.images import Images, open_images
 
-__all__ = ["Dataset", "Images", "from_folder", "open_images", "prepare", "prepare_idx"]
+__all__ = [
+    "Dataset",
+    "Images",
+    "from_arrays",
+    "from_folder",
+    "open_images",
+    "prepare",
+    "prepare_idx",
+]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.checks import check_seed
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.data.description import ORDERS, RESIZES
 from bayescaffe.data.image_files import ImageFiles
 from bayescaffe.data.image_set import (
@@ -22,6 +22,7 @@ from bayescaffe.data.image_set import (
 from bayescaffe.data.interface import Images
 from bayescaffe.data.labels import sorted_classes, to_labels
 from bayescaffe.data.pictures import Pictures, find_pictures
+from bayescaffe.data.pixels import PixelArray
 from bayescaffe.data.splitting import stratified
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,125 @@ def from_folder(
     for reason in result.skipped:
         log.warning("left out: %s", reason)
     return result
+
+
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Images and their labels."""
+
+
+def from_arrays(
+    X: np.ndarray,
+    y: np.ndarray | Sequence,
+    out: str | os.PathLike,
+    *,
+    layout: str | None = None,
+    channels: str | None = None,
+    class_names: Sequence[str] | None = None,
+    val: float | Arrays | None = None,
+    test: float | Arrays | None = None,
+    seed: int = 0,
+    force: bool = False,
+    progress: bool = True,
+) -> Dataset:
+    """Write images in memory as LMDBs into `out`, as `from_folder` does.
+
+    Args:
+        X: bytes, or floating-point numbers from 0 to 1; a tensor of PyTorch works too. Images x
+            height x width, with channels last or before the height.
+        y: a label from 0 for each image, or the name of its class.
+        layout: "nhwc", "nchw" or "nhw", if the shape of X does not tell it.
+        channels: the order of the colours in X, "rgb" or "bgr"; it must be given for three
+            channels. The LMDB has them in Caffe's order, "bgr".
+        class_names: the name of each label.
+        val, test: the share of each class to set aside (default: 0.2 and 0), or other images and
+            their labels: `test=(X_test, y_test)`.
+        seed, force, progress: as in `from_folder`.
+    """
+    out = Path(out)
+    _check_target(out, seed, force)
+    given = {"train": (X, y)} | {
+        name: part for name, part in (("val", val), ("test", test)) if isinstance(part, tuple)
+    }
+    images = _pixels({name: part[0] for name, part in given.items()}, layout, channels)
+    known = {name: np.asarray(part[1]) for name, part in given.items()}
+    for name, part in known.items():
+        _check_labels(part, _called("y", name), len(images[name]))
+    labels, class_names = _numbered(known, class_names)
+    shares = {
+        "val": VAL if val is None else 0 if "val" in given else val,
+        "test": 0 if test is None or "test" in given else test,
+    }
+    shown = class_names or tuple(map(str, range(1 + labels["train"].max())))
+    _checked_classes(shown, "y")
+    rows = stratified(labels["train"], range(len(images["train"])), shares, seed, shown)
+    splits = _splits(images["train"], labels["train"], rows, seed)
+    for name in given.keys() - {"train"}:
+        splits |= _splits(images[name], labels[name], {name: range(len(images[name]))}, seed)
+    return write_set(
+        out,
+        splits,
+        {"name": "array", "format_version": FORMAT_VERSION, "seed": seed},
+        channels=images["train"].channels,
+        class_names=class_names,
+        progress=progress,
+    )
+
+
+def _called(argument: str, split: str) -> str:
+    """What errors call the images or the labels of a split."""
+    return argument if split == "train" else f"{split}[{'Xy'.index(argument)}]"
+
+
+def _pixels(
+    arrays: dict[str, np.ndarray], layout: str | None, channels: str | None
+) -> dict[str, PixelArray]:
+    images = {
+        name: PixelArray(np.asarray(array), _called("X", name), layout, channels)
+        for name, array in arrays.items()
+    }
+    shape = images["train"].shape
+    for name, one in images.items():
+        if one.shape != shape:
+            raise BayesCaffeError(
+                f"{_called('X', name)}: images are {times(one.shape)}, but those of X are "
+                f"{times(shape)} (channels x height x width)"
+            )
+    return images
+
+
+def _check_labels(y: np.ndarray, name: str, images: int) -> None:
+    is_text = y.dtype.kind == "U" or (y.dtype == object and all(isinstance(one, str) for one in y))
+    if y.shape != (images,) or not (is_text or y.dtype.kind in "iu"):
+        raise BayesCaffeError(
+            f"{name}: is {y.dtype} of shape {times(y.shape)}, expected a whole number or a name "
+            f"for each of {images} images"
+        )
+
+
+def _numbered(
+    known: dict[str, np.ndarray], class_names: Sequence[str] | None
+) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
+    """The labels of each split as numbers, and the names of the classes, if there are any."""
+    if any(y.dtype.kind not in "iu" for y in known.values()):
+        texts = {name: [str(one) for one in y.tolist()] for name, y in known.items()}
+        names = tuple(class_names or sorted_classes(texts["train"]))
+        return {
+            name: to_labels(part, names, lambda row, name=name: f"{_called('y', name)}[{row}]")
+            for name, part in texts.items()
+        }, names
+    found = set(known["train"].tolist())
+    count = len(class_names) if class_names else len(found)
+    if not class_names and found != set(range(count)):
+        shown = ", ".join(map(str, sorted(found)[:20]))
+        raise BayesCaffeError(f"y: the labels are {shown}; expected all numbers from 0 to the last")
+    for name, y in known.items():
+        wrong = np.flatnonzero((y < 0) | (y >= count))
+        if len(wrong):
+            raise BayesCaffeError(
+                f"{_called('y', name)}[{wrong[0]}]: label {y[wrong[0]]} is not within "
+                f"0..{count - 1}, as there are {count} classes"
+            )
+    return known, tuple(class_names) if class_names else None
 
 
 def _check_target(out: Path, seed: int, force: bool) -> None:
