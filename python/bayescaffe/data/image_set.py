@@ -85,7 +85,7 @@ def write_set(
     splits: Mapping[str, Split],
     request: Mapping[str, object],
     *,
-    channels: str | None,
+    channels: str | None = None,
     class_names: Sequence[str] | None = None,
     resize: str | None = None,
     strict: bool = False,
