@@ -60,7 +60,10 @@ def add_net_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu", type=index, metavar="N", help="compute on this GPU (default: on the CPU)"
     )
     parser.add_argument(
-        "--classes", type=Path, metavar="FILE", help="names of the classes, one in each line"
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes, one in each line (default: those of the net's LMDB)",
     )
     parser.add_argument(
         "--invert",

@@ -36,12 +36,7 @@ class ArrayImages(Images):
         self._array = array
         self.shape = array.shape[1:]
         self.labels = labels
-        if channels not in (None, "bgr", "rgb") or (channels and self.shape[0] != 3):
-            raise BayesCaffeError(
-                f"{self._name}: channels is {channels!r}, but images are {times(self.shape)}; "
-                'expected "rgb" or "bgr", for three channels'
-            )
-        self.channels = "grey" if self.shape[0] == 1 else channels
+        self.channels = checked_order(channels, self.shape, self._name)
 
     def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
         super().fit(shape, channels, resize)
@@ -63,10 +58,20 @@ class ArrayImages(Images):
         return f"{self._name}: image {index}"
 
 
-def open_array_file(path: Path) -> ArrayImages:
+def checked_order(channels: str | None, shape: Shape, name: str) -> str | None:
+    """The order of the channels, if it is one that images of `shape` can have."""
+    if channels not in (None, *{1: ("grey",), 3: ("bgr", "rgb")}.get(shape[0], ())):
+        raise BayesCaffeError(
+            f"{name}: channels (--channels) is {channels!r}, but images are {times(shape)}; "
+            "expected rgb or bgr for three channels, grey for one"
+        )
+    return "grey" if shape[0] == 1 else channels
+
+
+def open_array_file(path: Path, channels: str | None = None) -> ArrayImages:
     """The images of an .npy file, or of an .npz file with the labels that may be in it."""
     if path.suffix == ".npy":
-        return ArrayImages(map_array(path), path=path)
+        return ArrayImages(map_array(path), path=path, channels=channels)
     with NpzFile(path) as file:
         arrays = {name: file.map(name) for name in file}
     images = [name for name, array in arrays.items() if array.ndim in (3, 4)]
@@ -78,7 +83,7 @@ def open_array_file(path: Path) -> ArrayImages:
     labels = [array for array in arrays.values() if array.ndim == 1]
     array = arrays[images[0]]
     checked = checked_labels(labels[0], str(path), len(array)) if len(labels) == 1 else None
-    return ArrayImages(array, path=path, labels=checked)
+    return ArrayImages(array, path=path, labels=checked, channels=channels)
 
 
 def checked_labels(labels: np.ndarray, name: str, images: int) -> np.ndarray:

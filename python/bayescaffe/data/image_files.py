@@ -1,6 +1,7 @@
 """Image files: photos and drawings of any size and format that Pillow reads."""
 
 import io
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,17 @@ import numpy as np
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.provenance import cores
 from bayescaffe.data.interface import Images, Labels, Shape
+from bayescaffe.data.labels import near, not_a_class
+
+log = logging.getLogger(__name__)
 
 
 class ImageFiles(Images):
     """Image files of any size and format, brought to one shape. A file may be its content."""
 
-    _resize = "squash"
+    folders: list[str] | None = None
+    """The sub-folder of each file, if these may tell its class."""
+    _order, _resize = "bgr", "squash"
 
     def __init__(
         self,
@@ -44,8 +50,12 @@ class ImageFiles(Images):
                 f"image files are grey or colour, but the net takes {shape[0]} channels"
             )
         self.shape = shape
-        self.channels = "grey" if shape[0] == 1 else channels or "bgr"
+        self._order = channels or "bgr"
         self._resize = resize or "squash"
+
+    def name_classes(self, class_names: Sequence[str]) -> None:
+        if self.folders is not None:
+            self.labels = _folder_labels(self.folders, class_names, self.path)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -72,7 +82,7 @@ class ImageFiles(Images):
         try:
             file = self._files[index]
             content = file if isinstance(file, bytes) else Path(file).read_bytes()
-            image = decode(content, self.shape[0], self.shape[1:], self.channels, self._resize)
+            image = decode(content, self.shape[0], self.shape[1:], self._order, self._resize)
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             return BayesCaffeError(f"{self.describe(index)}: {reason}")
@@ -87,8 +97,10 @@ def open_folder(path: Path, class_names: Sequence[str] | None, invert: bool) -> 
     """The image files in a folder and its sub-folders, whose names may be labels."""
     files = find_images(path)
     names = [str(file.relative_to(path)) for file in files]
-    labels = _folder_labels(names, class_names)
-    return ImageFiles(files, path=path, names=names, labels=labels, invert=invert)
+    source = ImageFiles(files, path=path, names=names, invert=invert)
+    source.folders = [os.path.dirname(name).split(os.sep)[0] for name in names]
+    source.name_classes(class_names or ())
+    return source
 
 
 def open_list(path: Path, invert: bool) -> ImageFiles:
@@ -182,11 +194,20 @@ def _plain(image, channels: int | None):
     return image.convert("L" if channels == 1 else "RGB")
 
 
-def _folder_labels(names: list[str], class_names: Sequence[str] | None) -> Labels:
+def _folder_labels(folders: list[str], class_names: Sequence[str], path: Path) -> Labels:
     """Labels by the sub-folders: their places in `class_names`, or the numbers that they are."""
-    folders = [os.path.dirname(name).split(os.sep)[0] for name in names]
-    if class_names is not None and set(folders) <= set(class_names):
+    found = sorted(set(folders))
+    known = set(found) & set(class_names)
+    if len(known) == len(found):
         return np.array([list(class_names).index(folder) for folder in folders], np.int64)
-    if all(re.fullmatch(r"[0-9]+", folder) for folder in folders):
+    if all(re.fullmatch(r"[0-9]+", folder) for folder in found):
         return np.array([int(folder) for folder in folders], np.int64)
+    for folder in found:
+        if folder and folder not in known and (known or near(folder, class_names)):
+            raise BayesCaffeError(
+                f"{path / folder}: {not_a_class(folder, class_names)}; rename the folder, or give "
+                "labels (--labels)"
+            )
+    if known:
+        log.warning("%s: no labels, as %d pictures are in no sub-folder", path, folders.count(""))
     return None

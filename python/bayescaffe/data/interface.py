@@ -27,12 +27,16 @@ class Images(ABC):
     shape: Shape | None
     """Channels, height, width of each; None for image files before `fit`."""
     channels: str | None = None
-    """The order of the channels: "bgr", "rgb" or "grey"; None if it is not known."""
+    """Their own order of channels: "bgr", "rgb" or "grey"; None if it is not known, or if they
+    take the order that is asked for, as image files do."""
     names: list[str] | None = None
     """The files' names, if each image is one."""
     labels: Labels = None
     """int64 per image; None if not known, or if only `in_order` tells them."""
     _is_reversed = False
+
+    def name_classes(self, class_names: Sequence[str]) -> None:  # noqa: B027
+        """Tell which classes there are, for sources that name classes instead of labels."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -67,9 +71,7 @@ class Images(ABC):
                 f"{times(shape)}{hint}"
             )
         if self.channels in ("bgr", "rgb"):
-            wanted = channels or "bgr"
-            self._is_reversed ^= wanted != self.channels
-            self.channels = wanted
+            self._is_reversed = self.channels != (channels or "bgr")
         elif self.channels is None and channels in ("bgr", "rgb"):
             raise BayesCaffeError(
                 f"{self.path or 'array'}: the order of its colours is not known, and the net takes "

@@ -39,9 +39,7 @@ def to_labels(
         places = {name: int(name) for name in set(names) if int(name) < len(class_names)}
     for index, name in enumerate(names):
         if name not in places:
-            raise BayesCaffeError(
-                f"{where(index)}: {name!r} is none of the classes; {_suggest(name, class_names)}"
-            )
+            raise BayesCaffeError(f"{where(index)}: {not_a_class(name, class_names)}")
     return np.array([places[name] for name in names], np.int64)
 
 
@@ -52,11 +50,13 @@ def near(name: str, class_names: Sequence[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
-def _suggest(name: str, class_names: Sequence[str]) -> str:
-    if nearest := near(name, class_names):
-        return f"did you mean {nearest!r}?"
+def not_a_class(name: str, class_names: Sequence[str]) -> str:
+    """What to say of a name that is no class."""
     more = f" and {len(class_names) - SHOWN} more" if len(class_names) > SHOWN else ""
-    return f"these are {', '.join(class_names[:SHOWN])}{more}"
+    known = f"these are {', '.join(class_names[:SHOWN])}{more}"
+    nearest = near(name, class_names)
+    hint = f"did you mean {nearest!r}?" if nearest else known
+    return f"{name!r} is none of the classes; {hint}"
 
 
 def _is_number(name: str) -> bool:

@@ -8,6 +8,7 @@ import hashlib
 import math
 import mmap
 import os
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +149,20 @@ class LmdbImages(Images):
         elif self.shape[0] == 1 or self._is_encoded:
             self.channels = "grey" if self.shape[0] == 1 else "bgr"
 
+    @property
+    def names(self) -> list[str] | None:
+        """The names of the pictures, if the LMDB was made of files."""
+        keys = [os.fsdecode(key) for key in self._all_keys()]
+        if not all(re.match(r"[0-9]{8}_.", key) for key in keys):
+            return None
+        return [key[9:] for key in keys]
+
+    def _all_keys(self) -> list[bytes]:
+        if self._keys is None:
+            with self._env.begin() as transaction:
+                self._keys = list(transaction.cursor().iternext(values=False))
+        return self._keys
+
     def _own_description(self) -> Description | None:
         found = read_description(self.path)
         if found and (found.images, found.shape) != (self._length, self.shape):
@@ -167,12 +182,10 @@ class LmdbImages(Images):
         return self._length
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
-        if self._keys is None:
-            with self._env.begin() as transaction:
-                self._keys = list(transaction.cursor().iternext(values=False))
+        keys = self._all_keys()
         with self._env.begin() as transaction:
             images = [
-                self._record(index, self._keys[index], transaction.get(self._keys[index]))[0]
+                self._record(index, keys[index], transaction.get(keys[index]))[0]
                 for index in indices
             ]
         empty = np.empty((0, *self.shape), self._dtype)

@@ -99,6 +99,7 @@ def predict(
     interval: str = "equal-tailed",
     rule: Rule | None = None,
     class_names: Sequence[str] | None = None,
+    channels: str | None = None,
     invert: bool = False,
     on_error: Callable[[str, BayesCaffeError], object] | None = None,
     progress: bool = True,
@@ -113,7 +114,8 @@ def predict(
         weights: the caffemodel, if `model` is a prototxt.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
         rule: what decides; without it, `Rule()`.
-        class_names: a name for each class.
+        class_names: a name for each class; by default those of the net's LMDB.
+        channels: the order of colours in an array, "rgb" or "bgr".
         invert: turn image files from black on white to white on black, as MNIST's nets expect.
         on_error: is told the name and the error of an image that cannot be read; the others are
             still predicted. Without it, the error is raised.
@@ -121,6 +123,7 @@ def predict(
     """
     check_passes(passes)
     model = as_model(model, weights)
+    class_names = class_names or model.class_names
     check_class_names(class_names, model.classes)
     if not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
@@ -133,10 +136,10 @@ def predict(
             raise error
         on_error(name, error)
 
-    source = _source(images, invert, fail)
+    source = _source(images, channels, invert, fail)
     if not len(source):
         return []
-    source.fit(model.image_shape)
+    model.fit(source)
     rule = rule or Rule()
     predictions: list[Prediction] = []
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
@@ -173,11 +176,12 @@ def _predictions(
 
 def _source(
     images: File | Sequence[File] | np.ndarray,
+    channels: str | None,
     invert: bool,
     fail: Callable[[str, BayesCaffeError], object],
 ) -> Images:
     if isinstance(images, np.ndarray):
-        return ArrayImages(images)
+        return ArrayImages(images, channels=channels)
     files: list[File] = []
     for item in [images] if isinstance(images, (str, os.PathLike, bytes)) else images:
         if not isinstance(item, bytes) and Path(item).is_dir():

@@ -1,5 +1,6 @@
 """A net with trained weights, ready for inference."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +9,14 @@ import numpy as np
 
 from bayescaffe.common.checks import check_passes, check_seed
 from bayescaffe.common.errors import BayesCaffeError, times
-from bayescaffe.data.interface import Shape
+from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.data.transform import Transform
 from bayescaffe.net.building import caffe_errors, make_net, on_gpu
 from bayescaffe.net.inference_net import InferenceNet, inference_net
 from bayescaffe.net.messages import LayerBlobs, read_mean, read_message, read_weights
+
+log = logging.getLogger(__name__)
 
 
 class Model:
@@ -46,6 +49,10 @@ class Model:
     """The LMDB that the net itself reads in phase TEST."""
     test_images: LmdbImages | None
     """The images in it, if it is there."""
+    channels: str | None
+    """The order of the channels of its images: "bgr", "rgb" or "grey"; None if it is not known."""
+    class_names: tuple[str, ...] | None
+    """The names of the classes, if the LMDB tells them."""
 
     def __init__(
         self,
@@ -96,6 +103,7 @@ class Model:
                 "for each class"
             )
         self.classes = max(shape)
+        self.class_names = self._class_names()
 
     def __repr__(self) -> str:
         kind = "random" if self.is_random else "not random"
@@ -103,6 +111,11 @@ class Model:
             f"<Model {self.path} with {self.weights}:\n"
             f"  {times(self.image_shape)} images, {self.classes} classes, seed {self.seed}, {kind}>"
         )
+
+    def fit(self, images: Images) -> None:
+        """Bring images to the size and the order of channels that this net takes."""
+        described = self.test_images and self.test_images.description
+        images.fit(self.image_shape, self.channels, described.resize if described else None)
 
     def sample(
         self,
@@ -114,7 +127,8 @@ class Model:
         """Class probabilities of images in each draw, an array of draws x images x classes.
 
         Args:
-            images: images x channels x height x width, before the transform (mostly 0 to 255).
+            images: images x channels x height x width, before the transform (mostly 0 to 255), in
+                the order of `channels`.
             draws: how many (draws 0, 1, 2, …), or their indices.
             out: where to write, contiguous float32, such as a memory map.
             progress: is told the share that is done, 0 to 1; what it raises ends the call.
@@ -178,6 +192,7 @@ class Model:
             if os.path.exists(self.data):
                 color = True if param.force_color else False if param.force_gray else None
                 self.test_images = LmdbImages(os.path.abspath(self.data), color)
+        self.channels = self.test_images.channels if self.test_images else None
         if mean is None:
             mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None
         self.transform = Transform(
@@ -201,6 +216,17 @@ class Model:
         self.image_shape = tuple(map(int, shape))
         self.input_shape = self.transform.input_shape(self.image_shape)
         inference.set_shape(self.input_shape)
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        described = self.test_images and self.test_images.description
+        names = described.class_names if described else None
+        if names and len(names) != self.classes:
+            log.warning(
+                "%s: has %d outputs, but its data, %s, has %d classes; labels are shown as numbers",
+                *(self.path, self.classes, self.data, len(names)),
+            )
+            return None
+        return names
 
     def _check_weights(self, path: str | os.PathLike, layers: dict[str, LayerBlobs]) -> None:
         for name in self._net.params:

@@ -9,12 +9,14 @@ import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from typing import TextIO
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import caffe_tool
 from bayescaffe.net.messages import read_message
+from bayescaffe.net.own_data import check_own_data
 from bayescaffe.training.log import RESUMED, CurveWriter, LogParser
 from bayescaffe.training.process import CaffeProcess
 from bayescaffe.training.snapshots import (
@@ -91,6 +93,7 @@ def train(
         raise BayesCaffeError(f"test_draws is {test_draws}, but must be 1 or more")
     if weights is not None and not Path(weights).is_file():
         raise BayesCaffeError(f"{weights}: no such file; expected a caffemodel to start from")
+    _check_data(message)
     prefix = snapshot_prefix(solver, message)
     folder = Path(out) if out is not None else prefix.parent
     # Without its folder Caffe fails only when it writes the first snapshot, which may be the last.
@@ -115,6 +118,12 @@ def train(
         if gpu is not None:
             command += ["-gpu", str(gpu)]
         return run.watch(command, progress)
+
+
+def _check_data(message) -> None:
+    """Raise if the LMDBs of the net do not fit together. Of a missing file, Caffe tells."""
+    paths = dict.fromkeys((message.net, message.train_net, *message.test_net))
+    check_own_data({path: read_message(path, "NetParameter") for path in paths if isfile(path)})
 
 
 def _starting_point(
