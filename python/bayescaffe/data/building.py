@@ -19,7 +19,7 @@ from bayescaffe.data.image_set import (
     shuffled,
     write_set,
 )
-from bayescaffe.data.interface import Images
+from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.labels import sorted_classes, to_labels
 from bayescaffe.data.pictures import Pictures, find_pictures
 from bayescaffe.data.pixels import PixelArray
@@ -65,13 +65,7 @@ def from_folder(
         progress: show progress bars if this runs on a terminal.
     """
     pictures, out = Path(pictures), Path(out)
-    if channels not in ORDERS:
-        raise BayesCaffeError(f"channels: {channels!r} is not one of {', '.join(ORDERS)}")
-    if aspect not in RESIZES:
-        raise BayesCaffeError(f"aspect: {aspect!r} is not one of {', '.join(RESIZES)}")
-    width, height = (size, size) if isinstance(size, int) else size
-    if min(width, height) < 1:
-        raise BayesCaffeError(f"size: {width}x{height} is not 1 or more")
+    shape = _shape(size, aspect, channels)
     _check_target(out, seed, force)
     if pictures.is_dir() and out.resolve().is_relative_to(pictures.resolve()):
         raise BayesCaffeError(f"{out}: lies inside of {pictures}; choose an --out elsewhere")
@@ -82,7 +76,7 @@ def from_folder(
     labels = to_labels(found.classes, class_names, lambda row: found.places[row])
     rows = _split(found, labels, val, test, seed, class_names)
     images = ImageFiles(found.files, names=found.names)
-    images.fit((1 if channels == "grey" else 3, height, width), channels, aspect)
+    images.fit(shape, channels, aspect)
     result = write_set(
         out,
         _splits(images, labels, rows, seed),
@@ -96,6 +90,17 @@ def from_folder(
     for reason in result.skipped:
         log.warning("left out: %s", reason)
     return result
+
+
+def _shape(size: int | tuple[int, int], aspect: str, channels: str) -> Shape:
+    """The shape of the images that these arguments ask for, once they are checked."""
+    for name, value, allowed in (("channels", channels, ORDERS), ("aspect", aspect, RESIZES)):
+        if value not in allowed:
+            raise BayesCaffeError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+    width, height = (size, size) if isinstance(size, int) else size
+    if min(width, height) < 1:
+        raise BayesCaffeError(f"size: {width}x{height} is not 1 or more")
+    return (1 if channels == "grey" else 3, height, width)
 
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -127,7 +132,7 @@ def from_arrays(
             channels. The LMDB has them in Caffe's order, "bgr".
         class_names: the name of each label.
         val, test: the share of each class to set aside (default: 0.2 and 0), or other images and
-            their labels: `test=(X_test, y_test)`.
+            their labels, `test=(X_test, y_test)`, which stay in their order.
         seed, force, progress: as in `from_folder`.
     """
     out = Path(out)
@@ -148,8 +153,9 @@ def from_arrays(
     _checked_classes(shown, "y")
     rows = stratified(labels["train"], range(len(images["train"])), shares, seed, shown)
     splits = _splits(images["train"], labels["train"], rows, seed)
-    for name in given.keys() - {"train"}:
-        splits |= _splits(images[name], labels[name], {name: range(len(images[name]))}, seed)
+    for name in ("val", "test"):
+        if name in given:
+            splits[name] = Split(images[name], labels[name], range(len(images[name])))
     return write_set(
         out,
         splits,

@@ -22,7 +22,7 @@ class ImageFiles(Images):
     """Image files of any size and format, brought to one shape. A file may be its content."""
 
     folders: list[str] | None = None
-    """The sub-folder of each file, if these may tell its class."""
+    """The sub-folder of each file, if these may tell its class; None once the classes are known."""
     _order, _resize = "bgr", "squash"
 
     def __init__(
@@ -100,6 +100,8 @@ def open_folder(path: Path, class_names: Sequence[str] | None, invert: bool) -> 
     source = ImageFiles(files, path=path, names=names, invert=invert)
     source.folders = [os.path.dirname(name).split(os.sep)[0] for name in names]
     source.name_classes(class_names or ())
+    if class_names:
+        source.folders = None
     return source
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.checks import check_class_names, check_passes
+from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.arrays import ArrayImages
@@ -123,8 +123,7 @@ def predict(
     """
     check_passes(passes)
     model = as_model(model, weights)
-    class_names = class_names or model.class_names
-    check_class_names(class_names, model.classes)
+    class_names = model.names_for(class_names)
     if not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
         passes = 1

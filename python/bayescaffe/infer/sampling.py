@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe import __version__
-from bayescaffe.common.checks import check_class_names, check_passes
+from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
@@ -64,21 +64,18 @@ def sample(
 
     source = None if images is None else open_source(images)
     model = as_model(model, weights, source.shape if source else None)
-    class_names = class_names or model.class_names
-    check_class_names(class_names, model.classes)
+    class_names = model.names_for(class_names)
     if source is None:
         if model.test_images is None:
             lmdb = f"the LMDB {model.data} is not there" if model.data else "the net reads no LMDB"
             raise BayesCaffeError(f"{model.path}: {lmdb}; name the images, as --data or images")
         source = open_source(model.test_images)
-    if class_names:
-        source.name_classes(class_names)
-    channels = source.channels
+    source.name_classes(class_names or ())
     model.fit(source)
     if passes > 1 and not model.is_random:
         log.info("%s: no layer is random, so all draws are equal and one is enough", model.path)
 
-    meta = {**_meta(model, source, passes, class_names), "channels": channels}
+    meta = _meta(model, source, passes, class_names)
     run = _Run(model, source, passes, progress)
     shape = (passes, len(source), model.classes)
     if out is None:
@@ -110,6 +107,7 @@ def _meta(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "class_names": None if class_names is None else list(class_names),
         "names": source.names,
+        "channels": source.channels,
         "mc_dropout": model.mc_dropout,
         "is_random": model.is_random,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.checks import check_passes, check_seed
+from bayescaffe.common.checks import check_class_names, check_passes, check_seed
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import LmdbImages
@@ -111,6 +111,11 @@ class Model:
             f"<Model {self.path} with {self.weights}:\n"
             f"  {times(self.image_shape)} images, {self.classes} classes, seed {self.seed}, {kind}>"
         )
+
+    def names_for(self, class_names: Sequence[str] | None) -> Sequence[str] | None:
+        """These names of the classes if they fit the net, its own if there are none."""
+        check_class_names(class_names, self.classes)
+        return class_names or self.class_names
 
     def fit(self, images: Images) -> None:
         """Bring images to the size and the order of channels that this net takes."""
