@@ -9,7 +9,6 @@ import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from os.path import isfile
 from pathlib import Path
 from typing import TextIO
 
@@ -121,9 +120,12 @@ def train(
 
 
 def _check_data(message) -> None:
-    """Raise if the LMDBs of the net do not fit together. Of a missing file, Caffe tells."""
-    paths = dict.fromkeys((message.net, message.train_net, *message.test_net))
-    check_own_data({path: read_message(path, "NetParameter") for path in paths if isfile(path)})
+    """Raise if the LMDBs of the net do not fit together."""
+    nets = {}
+    for path in dict.fromkeys((message.net, message.train_net, *message.test_net)):
+        with contextlib.suppress(BayesCaffeError, OSError):  # Caffe tells what is wrong with it
+            nets[path] = read_message(path, "NetParameter")
+    check_own_data(nets)
 
 
 def _starting_point(
