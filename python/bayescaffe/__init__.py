@@ -14,7 +14,9 @@ Its rooms, in the order of the data's way; a room imports only from those before
 
 Each command is also a function:
 
-    bayescaffe data       data.prepare("mnist", "data/mnist"), data.prepare_idx("idx", "out")
+    bayescaffe data       data.from_folder("photos", "data/photos", size=64),
+                          data.from_arrays(X, y, "data/mine"), data.prepare("mnist", "data/mnist"),
+                          data.prepare_idx("idx", "out")
     bayescaffe convert    convert("solver.prototxt", "stock.caffemodel")
     bayescaffe check      check("solver.prototxt")
     bayescaffe train      train("solver.prototxt")

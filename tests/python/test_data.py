@@ -23,6 +23,7 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.data import datasets as data
 from bayescaffe.data import lmdb as data_lmdb
 from bayescaffe.data import sources
+from bayescaffe.data.arrays import ArrayImages
 
 TRAIN, TEST = 53, 21
 FILES = {
@@ -123,10 +124,13 @@ def snapshot(directory):
 def assert_only_results(out):
     assert {str(path.relative_to(out)) for path in out.rglob("*")} == {
         "dataset.json",
+        "mean.binaryproto",
         "train_lmdb",
         "train_lmdb/data.mdb",
+        "train_lmdb/dataset.json",
         "test_lmdb",
         "test_lmdb/data.mdb",
+        "test_lmdb/dataset.json",
     }
 
 
@@ -208,7 +212,7 @@ def test_round_trip(tmp_path, source, arrays):
 
 def test_several_transactions(tmp_path, source, monkeypatch):
     whole = read_lmdb(data.prepare_idx(source, tmp_path / "whole").train)
-    monkeypatch.setattr(data_lmdb, "RECORDS_PER_TRANSACTION", 10)
+    monkeypatch.setattr(data_lmdb, "BYTES_PER_TRANSACTION", 10 * 6 * 5)
     pieces = read_lmdb(data.prepare_idx(source, tmp_path / "pieces").train)
     np.testing.assert_array_equal(pieces[0], whole[0])
     np.testing.assert_array_equal(pieces[1], whole[1])
@@ -240,7 +244,8 @@ def test_map_is_large_enough(tmp_path, side):
     for count in (1, 500):
         images = np.full((count, 1, side, side), 7, np.uint8)
         path = tmp_path / str(count)
-        data_lmdb.write_lmdb(path, images, np.zeros(count, np.uint8), range(count), False)
+        labels = np.zeros(count, np.uint8)
+        data_lmdb.write_lmdb(path, ArrayImages(images), labels, range(count), False)
         assert len(read_lmdb(path)[0]) == count
 
 
@@ -692,20 +697,27 @@ def test_debian_package_without_apt(tmp_path, toy, monkeypatch):
 
 
 def test_unknown_set(tmp_path):
-    with pytest.raises(BayesCaffeError, match="'cifar', expected one of mnist, fashion-mnist"):
+    with pytest.raises(
+        BayesCaffeError, match="'cifar', expected one of mnist, fashion-mnist, cifar10"
+    ):
         data.prepare("cifar", tmp_path / "out")
 
 
 # Command line
 
 
-def test_cli_prints_the_result_and_is_quiet_when_asked(tmp_path, source, capsys):
+def test_cli_prints_the_result_and_is_quiet_when_asked(tmp_path, source, arrays, capsys):
     out = tmp_path / "out"
+    counts = np.bincount(arrays["train-labels"])
     assert cli.main(["data", "idx", str(source), "--out", str(out), "--quiet"]) == 0
     printed = capsys.readouterr()
     assert printed.out == (
         f"{out}/train_lmdb: {TRAIN} images of 1x6x5, 7 classes\n"
         f"{out}/test_lmdb: {TEST} images of 1x6x5, 7 classes\n"
+        f"training images  {', '.join(f'{k} {n}' for k, n in enumerate(counts))}\n"
+        "channels         grey\n"
+        f"mean             {arrays['train-images'].mean():.2f} (of each channel; the mean image is "
+        f"{out}/mean.binaryproto)\n"
     )
     assert printed.err == ""
 
@@ -759,7 +771,7 @@ def test_cli_interrupt(tmp_path, source, interrupt_writing, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "idx"])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "idx", "folder", "array"])
 def test_cli_help(name, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["data", name, "--help"])

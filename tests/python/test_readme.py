@@ -54,7 +54,7 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     names = {"images": np.random.default_rng(0).random((3, 1, 12, 12), np.float32)}
-    (example,) = blocks("python")
+    example = blocks("python")[0]
     assert len(example.strip().splitlines()) <= 7
     exec(example, names)
     printed = capsys.readouterr().out.splitlines()
@@ -63,6 +63,14 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
     for line, predicted, certain in zip(printed, found.predicted, found.certain, strict=True):
         assert line.startswith(f"{predicted}: ")
         assert line.endswith("certain" if certain else "ask a person")
+
+
+def test_python_example_of_data_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = blocks("python")[1]
+    names = {"X": np.zeros((20, 8, 8, 3), np.uint8), "y": np.arange(20) % 2}
+    exec(example, {"bayescaffe": bayescaffe, **names})
+    assert bayescaffe.data.open_images(tmp_path / "data/mine/val_lmdb").channels == "bgr"
 
 
 # ---- All pages ----------------------------------------------------------------------------------
@@ -111,5 +119,5 @@ def test_commands_are_understood(page):
 
 def test_one_version():
     citation = yaml.safe_load((REPO / "CITATION.cff").read_text())
-    newest = re.search(r"^## (\S+)", (REPO / "CHANGELOG.md").read_text(), flags=re.M)[1]
+    newest = re.search(r"^## (\d\S+)", (REPO / "CHANGELOG.md").read_text(), flags=re.M)[1]
     assert citation["version"] == newest == bayescaffe.__version__

@@ -70,7 +70,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
     )
     parser.add_argument(
-        "--classes", type=Path, metavar="FILE", help="names of the classes, one in each line"
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes, one in each line (default: those of the net's LMDB)",
     )
     parser.add_argument(
         "--untrained",

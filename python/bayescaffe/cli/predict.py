@@ -32,8 +32,9 @@ Predict the class of images with many draws of a trained net, and decide what to
 A draw is one network, drawn from the posterior. NET is the prototxt that the net was trained with,
 or one for deployment; WEIGHTS is its caffemodel. An IMAGE is a file that Pillow reads (PNG, JPEG,
 …), of any size, grey or colour; a folder, sub-folders included; or - for one image from standard
-input. Images are turned upright, put on white where they are transparent, and stretched to the size
-that the net takes. A net for MNIST expects white digits on black: use --invert for ink on paper.
+input. Images are turned upright, put on white where they are transparent, and brought to the size
+and the order of colours that the net takes. A net for MNIST expects white digits on black: use
+--invert for ink on paper.
 
 If an image cannot be read, the others are still predicted and the exit code is 1."""
 

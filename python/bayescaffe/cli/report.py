@@ -179,11 +179,11 @@ def _images(args: argparse.Namespace, draws) -> Images | None:
         log.info("no images: the draws do not name their data; give --data")
         return None
     try:
-        source = open_images(path)
+        source = open_images(path, channels=draws.meta.get("channels"))
         if len(source) != count:
             raise BayesCaffeError(f"{path}: {len(source)} images, but the draws have {count}")
-        if source.shape is None:
-            source.fit(THUMBNAIL)
+        if source.channels or source.shape is None:
+            source.fit(source.shape or THUMBNAIL, "bgr")
         return source
     except (BayesCaffeError, OSError) as error:
         if args.data is not None:

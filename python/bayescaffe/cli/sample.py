@@ -23,8 +23,12 @@ or one for deployment; WEIGHTS is its caffemodel.
 
 DATA is an LMDB, a folder of image files (sub-folders included), a text file that names an image
 file in each line, or an .npy or .npz array: images x height x width, or images x channels x height
-x width. Image files are stretched to the size that the net takes and converted to grey or colour.
-Caffe's order of colours is blue, green, red; LMDBs and arrays are taken as they are.
+x width. Image files are brought to the size that the net takes and converted to grey or colour.
+
+If the net's own LMDB was made by `bayescaffe data`, it tells the order of colours (others are
+converted to it; of an array, say it with --channels), how pictures are resized, and the names of
+the classes. Else image files get Caffe's order, blue, green, red; arrays and LMDBs stay as they
+are.
 
 Labels come from the LMDB, the list (behind the name), the .npz, --labels, or sub-folders that are
 named by numbers or classes. Without labels there is no error to report."""
@@ -58,6 +62,11 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "--labels", metavar="FILE", help="a label for each image: .npy, or numbers in a text file"
     )
     parser.add_argument(
+        "--channels",
+        choices=("rgb", "bgr"),
+        help="the order of colours in DATA, if it is an array, or an LMDB that does not tell",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
@@ -74,10 +83,12 @@ def _run(args: argparse.Namespace) -> None:
     images = None
     if args.data is not None:
         images = open_images(
-            args.data, labels=args.labels, class_names=class_names, invert=args.invert
+            args.data, labels=args.labels, channels=args.channels, invert=args.invert
         )
     elif args.labels is not None:
         raise BayesCaffeError("--labels: needs --data; the net's own LMDB has its labels")
+    elif args.channels is not None:
+        raise BayesCaffeError("--channels: needs --data; the net takes its own LMDB as it is")
     out = args.out or Path(Path(args.weights).name).with_suffix(".draws.npz")
     draws = sample(
         read_model(args, images.shape if images else None),

@@ -1,5 +1,6 @@
 """Images in arrays, in memory or in .npy and .npz files."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,14 +8,21 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.common.npz import NpzFile, map_npy
-from bayescaffe.data.interface import Images, Labels
+from bayescaffe.data.interface import Images, Labels, Shape
+
+log = logging.getLogger(__name__)
 
 
 class ArrayImages(Images):
     """Images in an array: images x height x width, or images x channels x height x width."""
 
     def __init__(
-        self, array: np.ndarray, *, path: Path | None = None, labels: Labels = None
+        self,
+        array: np.ndarray,
+        *,
+        path: Path | None = None,
+        labels: Labels = None,
+        channels: str | None = None,
     ) -> None:
         self.path = path
         self._name = str(path or "array")
@@ -28,22 +36,42 @@ class ArrayImages(Images):
         self._array = array
         self.shape = array.shape[1:]
         self.labels = labels
+        self.channels = checked_order(channels, self.shape, self._name)
+
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
+        super().fit(shape, channels, resize)
+        if self.channels is None and shape[0] == 3:
+            log.warning(
+                "%s: the order of its colours is not known, neither is the net's; they are taken "
+                'as they are. channels="rgb" or "bgr" (--channels) says what they are.',
+                self._name,
+            )
 
     def __len__(self) -> int:
         return len(self._array)
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
         rows = slice(indices.start, indices.stop) if isinstance(indices, range) else indices
-        return np.asarray(self._array[rows])
+        return self._ordered(np.asarray(self._array[rows]))
 
     def describe(self, index: int) -> str:
         return f"{self._name}: image {index}"
 
 
-def open_array_file(path: Path) -> ArrayImages:
+def checked_order(channels: str | None, shape: Shape, name: str) -> str | None:
+    """The order of the channels, if it is one that images of `shape` can have."""
+    if channels not in (None, *{1: ("grey",), 3: ("bgr", "rgb")}.get(shape[0], ())):
+        raise BayesCaffeError(
+            f"{name}: channels (--channels) is {channels!r}, but images are {times(shape)}; "
+            "expected rgb or bgr for three channels, grey for one"
+        )
+    return "grey" if shape[0] == 1 else channels
+
+
+def open_array_file(path: Path, channels: str | None = None) -> ArrayImages:
     """The images of an .npy file, or of an .npz file with the labels that may be in it."""
     if path.suffix == ".npy":
-        return ArrayImages(map_array(path), path=path)
+        return ArrayImages(map_array(path), path=path, channels=channels)
     with NpzFile(path) as file:
         arrays = {name: file.map(name) for name in file}
     images = [name for name, array in arrays.items() if array.ndim in (3, 4)]
@@ -55,7 +83,7 @@ def open_array_file(path: Path) -> ArrayImages:
     labels = [array for array in arrays.values() if array.ndim == 1]
     array = arrays[images[0]]
     checked = checked_labels(labels[0], str(path), len(array)) if len(labels) == 1 else None
-    return ArrayImages(array, path=path, labels=checked)
+    return ArrayImages(array, path=path, labels=checked, channels=channels)
 
 
 def checked_labels(labels: np.ndarray, name: str, images: int) -> np.ndarray:

@@ -1,20 +1,29 @@
 """Image files: photos and drawings of any size and format that Pillow reads."""
 
 import io
+import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.provenance import cores
 from bayescaffe.data.interface import Images, Labels, Shape
+from bayescaffe.data.labels import near, not_a_class
+
+log = logging.getLogger(__name__)
 
 
 class ImageFiles(Images):
-    """Image files of any size and format, stretched to one shape. A file may be its content."""
+    """Image files of any size and format, brought to one shape. A file may be its content."""
+
+    folders: list[str] | None = None
+    """The sub-folder of each file, if these may tell its class; None once the classes are known."""
+    _order, _resize = "bgr", "squash"
 
     def __init__(
         self,
@@ -35,40 +44,48 @@ class ImageFiles(Images):
         if shape is not None:
             self.fit(shape)
 
-    def fit(self, shape: Shape) -> None:
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
         if shape[0] not in (1, 3):
             raise BayesCaffeError(
                 f"image files are grey or colour, but the net takes {shape[0]} channels"
             )
         self.shape = shape
+        self._order = channels or "bgr"
+        self._resize = resize or "squash"
+
+    def name_classes(self, class_names: Sequence[str]) -> None:
+        if self.folders is not None:
+            self.labels = _folder_labels(self.folders, class_names, self.path)
 
     def __len__(self) -> int:
         return len(self._files)
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
         result = np.empty((len(indices), *self.shape), np.uint8)
-
-        def load(row: int) -> None:
-            result[row] = self._load(indices[row])
-
-        if len(indices) == 1:
-            load(0)
-        else:
-            with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-                list(pool.map(load, range(len(indices))))
+        for row, image in enumerate(self.read_each(indices)):
+            if isinstance(image, BayesCaffeError):
+                raise image
+            result[row] = image
         return result
+
+    def read_each(self, indices: Sequence[int]) -> Iterator[np.ndarray | BayesCaffeError]:
+        if len(indices) == 1:
+            yield self._load(indices[0])
+            return
+        with ThreadPoolExecutor(cores()) as pool:  # Pillow decodes without Python's lock
+            yield from pool.map(self._load, indices)
 
     def describe(self, index: int) -> str:
         return _file_name(self._files[index])
 
-    def _load(self, index: int) -> np.ndarray:
+    def _load(self, index: int) -> np.ndarray | BayesCaffeError:
         try:
             file = self._files[index]
             content = file if isinstance(file, bytes) else Path(file).read_bytes()
-            image = decode(content, self.shape[0], self.shape[1:])
+            image = decode(content, self.shape[0], self.shape[1:], self._order, self._resize)
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise BayesCaffeError(f"{self.describe(index)}: {reason}") from error
+            return BayesCaffeError(f"{self.describe(index)}: {reason}")
         return 255 - image if self._invert else image
 
 
@@ -80,8 +97,12 @@ def open_folder(path: Path, class_names: Sequence[str] | None, invert: bool) -> 
     """The image files in a folder and its sub-folders, whose names may be labels."""
     files = find_images(path)
     names = [str(file.relative_to(path)) for file in files]
-    labels = _folder_labels(names, class_names)
-    return ImageFiles(files, path=path, names=names, labels=labels, invert=invert)
+    source = ImageFiles(files, path=path, names=names, invert=invert)
+    source.folders = [os.path.dirname(name).split(os.sep)[0] for name in names]
+    source.name_classes(class_names or ())
+    if class_names:
+        source.folders = None
+    return source
 
 
 def open_list(path: Path, invert: bool) -> ImageFiles:
@@ -121,10 +142,21 @@ def find_images(folder: Path) -> list[Path]:
 
 
 def decode(
-    content: bytes, channels: int | None = None, size: tuple[int, int] | None = None
+    content: bytes,
+    channels: int | None = None,
+    size: tuple[int, int] | None = None,
+    order: str = "bgr",
+    resize: str = "squash",
 ) -> np.ndarray:
-    """An image file's content as channels x height x width bytes, upright, over white where it is
-    transparent, and stretched to `size` (height, width). Without `channels`, grey stays grey."""
+    """An image file's content as channels x height x width bytes, upright and over white where it
+    is transparent.
+
+    Args:
+        channels: 1 for grey, 3 for colour; without it, grey stays grey.
+        size: height, width.
+        order: of colours, "bgr" or "rgb".
+        resize: to the size: "squash" stretches, "keep" cuts off what is too long, on both sides.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -138,9 +170,14 @@ def decode(
     except Exception as error:  # Pillow's readers raise many kinds for damaged files
         raise BayesCaffeError(f"cannot be read as an image: {error}") from error
     if size and (image.height, image.width) != size:
-        image = image.resize(size[::-1], Image.Resampling.LANCZOS)
+        if resize == "keep":
+            image = ImageOps.fit(image, size[::-1], Image.Resampling.LANCZOS)
+        else:
+            image = image.resize(size[::-1], Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
-    return pixels[np.newaxis] if pixels.ndim == 2 else pixels[..., ::-1].transpose(2, 0, 1)
+    if pixels.ndim == 2:
+        return pixels[np.newaxis]
+    return (pixels if order == "rgb" else pixels[..., ::-1]).transpose(2, 0, 1)
 
 
 def _plain(image, channels: int | None):
@@ -159,11 +196,20 @@ def _plain(image, channels: int | None):
     return image.convert("L" if channels == 1 else "RGB")
 
 
-def _folder_labels(names: list[str], class_names: Sequence[str] | None) -> Labels:
+def _folder_labels(folders: list[str], class_names: Sequence[str], path: Path) -> Labels:
     """Labels by the sub-folders: their places in `class_names`, or the numbers that they are."""
-    folders = [os.path.dirname(name).split(os.sep)[0] for name in names]
-    if class_names is not None and set(folders) <= set(class_names):
+    found = sorted(set(folders))
+    known = set(found) & set(class_names)
+    if len(known) == len(found):
         return np.array([list(class_names).index(folder) for folder in folders], np.int64)
-    if all(re.fullmatch(r"[0-9]+", folder) for folder in folders):
+    if all(re.fullmatch(r"[0-9]+", folder) for folder in found):
         return np.array([int(folder) for folder in folders], np.int64)
+    for folder in found:
+        if folder and folder not in known and (known or near(folder, class_names)):
+            raise BayesCaffeError(
+                f"{path / folder}: {not_a_class(folder, class_names)}; rename the folder, or give "
+                "labels (--labels)"
+            )
+    if known:
+        log.warning("%s: no labels, as %d pictures are in no sub-folder", path, folders.count(""))
     return None

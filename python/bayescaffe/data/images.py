@@ -4,8 +4,8 @@
     images.fit((3, 224, 224))
     images.read([0, 1])    # an array of 2 x 3 x 224 x 224
 
-Image files are converted to Caffe's order of colours: blue, green, red. LMDBs and arrays are taken
-as they are.
+`fit` also brings colours to the order that the net takes. Image files tell theirs, and so do LMDBs
+with a description; of arrays, say it (`channels`).
 """
 
 import os
@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.data.arrays import ArrayImages, checked_labels, map_array, open_array_file
+from bayescaffe.data.arrays import (
+    ArrayImages,
+    checked_labels,
+    checked_order,
+    map_array,
+    open_array_file,
+)
 from bayescaffe.data.image_files import ImageFiles, open_folder, open_list
 from bayescaffe.data.interface import Images
 from bayescaffe.data.lmdb import LmdbImages
@@ -31,6 +37,7 @@ def open_images(
     *,
     labels: str | os.PathLike | np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
+    channels: str | None = None,
     invert: bool = False,
 ) -> Images:
     """Open images of any source; `fit` them to the net's shape before reading.
@@ -42,37 +49,60 @@ def open_images(
         labels: a number for each image, in an array, an .npy file or a text file. Without it, the
             source's own: those of the LMDB, the list or the .npz, or the names of the sub-folders
             if these are numbers or in `class_names`.
+        class_names: the classes, in the order of their labels.
+        channels: the order of colours in an array, or in an LMDB that does not tell: "rgb" or
+            "bgr".
         invert: turn image files from black on white to white on black.
     """
-    source = _open(data, class_names, invert)
+    source = _open(data, class_names, channels, invert)
     if labels is not None:
         if isinstance(source, LmdbImages):
             raise BayesCaffeError(f"{data}: an LMDB has its own labels, no others can be given")
         source.labels = _read_labels(labels, len(source))
+        if isinstance(source, ImageFiles):
+            source.folders = None
+    if channels and isinstance(source, ImageFiles):
+        raise BayesCaffeError(
+            "channels (--channels) is for arrays and LMDBs; image files tell the order themselves"
+        )
     return source
 
 
-def _open(data: ImageSource, class_names: Sequence[str] | None, invert: bool) -> Images:
+def _open(
+    data: ImageSource, class_names: Sequence[str] | None, channels: str | None, invert: bool
+) -> Images:
     if isinstance(data, Images):
-        if invert:
-            raise BayesCaffeError("invert: these images are open already; tell open_images")
+        for name, value in (("invert", invert), ("channels", channels)):
+            if value:
+                raise BayesCaffeError(f"{name}: these images are open already; tell open_images")
         return data
     if isinstance(data, np.ndarray):
-        return ArrayImages(data)
+        return ArrayImages(data, channels=channels)
     if not isinstance(data, (str, os.PathLike)):
         return ImageFiles(data, invert=invert)
     path = Path(data).absolute()
     if not path.exists():
         raise BayesCaffeError(f"{data}: no such file or folder of images")
     if path.suffix == ".mdb" or (path / "data.mdb").exists():
-        return LmdbImages(path)
+        return _open_lmdb(path, channels)
     if path.is_dir():
         return open_folder(path, class_names, invert)
     if path.suffix in (".npy", ".npz"):
-        return open_array_file(path)
+        return open_array_file(path, channels)
     if path.suffix in (".txt", ".lst"):
         return open_list(path, invert)
     return ImageFiles([path], path=path, invert=invert)
+
+
+def _open_lmdb(path: Path, channels: str | None) -> LmdbImages:
+    source = LmdbImages(path)
+    if channels and channels != source.channels:
+        if source.channels is not None:
+            raise BayesCaffeError(
+                f"{path}: channels (--channels) is {channels!r}, but the LMDB has {source.channels}"
+            )
+        source.channels = checked_order(channels, source.shape, str(path))
+    return source
 
 
 def _read_labels(labels: str | os.PathLike | np.ndarray, images: int) -> np.ndarray:

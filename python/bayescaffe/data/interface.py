@@ -1,7 +1,7 @@
 """What every source of images offers: `Images`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +19,24 @@ class Images(ABC):
     """Images in a definite order, with labels and names if they have any.
 
     Images are arrays of images x channels x height x width before the transform, so bytes are 0 to
-    255. Colours are in Caffe's order: blue, green, red. No source holds all its images in memory.
+    255. No source holds all its images in memory.
     """
 
     path: Path | None = None
     """Where they are, None if in no file."""
     shape: Shape | None
     """Channels, height, width of each; None for image files before `fit`."""
+    channels: str | None = None
+    """Their own order of channels: "bgr", "rgb" or "grey"; None if it is not known, or if they
+    take the order that is asked for, as image files do."""
     names: list[str] | None = None
     """The files' names, if each image is one."""
     labels: Labels = None
     """int64 per image; None if not known, or if only `in_order` tells them."""
+    _is_reversed = False
+
+    def name_classes(self, class_names: Sequence[str]) -> None:  # noqa: B027
+        """Tell which classes there are, for sources that name classes instead of labels."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -38,12 +45,23 @@ class Images(ABC):
     def read(self, indices: Sequence[int]) -> np.ndarray:
         """The images with these indices, in that order."""
 
+    def read_each(self, indices: Sequence[int]) -> Iterator[np.ndarray | BayesCaffeError]:
+        """Each image with these indices, or the reason why it cannot be read."""
+        yield from self.read(indices)
+
     @abstractmethod
     def describe(self, index: int) -> str:
         """What errors call an image."""
 
-    def fit(self, shape: Shape) -> None:
-        """Make the images of that shape: image files are stretched, others must have it."""
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
+        """Make the images of that shape: image files are resized, others must have it.
+
+        Args:
+            channels: the order of colours that the net takes, "bgr" or "rgb". Without it, colours
+                whose order is known get Caffe's order, "bgr"; others are taken as they are.
+            resize: how image files are brought to the shape: "squash" (the default) stretches
+                them, "keep" cuts off what is too long.
+        """
         if self.shape != shape:
             hint = ""
             if self.shape == (*shape[1:], shape[0]):
@@ -52,6 +70,17 @@ class Images(ABC):
                 f"{self.path or 'array'}: images are {times(self.shape or ())}, but the net takes "
                 f"{times(shape)}{hint}"
             )
+        if self.channels in ("bgr", "rgb"):
+            self._is_reversed = self.channels != (channels or "bgr")
+        elif self.channels is None and channels in ("bgr", "rgb"):
+            raise BayesCaffeError(
+                f"{self.path or 'array'}: the order of its colours is not known, and the net takes "
+                f'{channels}; say channels="rgb" or "bgr" (--channels)'
+            )
+
+    def _ordered(self, images: np.ndarray) -> np.ndarray:
+        """Images x channels x …, in the order that `fit` was asked for."""
+        return images[:, ::-1] if self._is_reversed else images
 
     def in_order(self) -> Take:
         """A function that gives the images from the first to the last, some at each call."""

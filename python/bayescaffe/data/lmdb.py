@@ -4,11 +4,14 @@
 `LmdbImages` reads it with pycaffe's own class.
 """
 
+import hashlib
 import math
 import mmap
 import os
+import re
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import lmdb
@@ -17,10 +20,13 @@ import numpy as np
 from bayescaffe.common import pycaffe
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.common.progress import ProgressBar
+from bayescaffe.data.description import Description, description_path, read_description
 from bayescaffe.data.image_files import decode
 from bayescaffe.data.interface import Images, Labels, Shape, Take
 
-RECORDS_PER_TRANSACTION = 10_000
+# Of one transaction: LMDB holds what it has not committed in memory.
+BYTES_PER_TRANSACTION = 2**24
+MAX_KEY = 511  # bytes, as LMDB is built
 
 
 def varint(number: int) -> bytes:
@@ -50,42 +56,75 @@ def datum(image: np.ndarray, label: int) -> bytes:
     )
 
 
+@dataclass
+class Written:
+    """What `write_lmdb` has written."""
+
+    labels: list[int] = field(default_factory=list)
+    total: np.ndarray | int = 0
+    """The sum of all images."""
+    sha256: str = ""
+    """Of all keys and records."""
+    skipped: list[str] = field(default_factory=list)
+    """Why images could not be read; these have no record."""
+
+
 def write_lmdb(
-    path: Path, images: np.ndarray, labels: np.ndarray, order: Sequence[int], progress: bool
-) -> None:
-    """Make the directory `path` and in it an LMDB of `images` (N x C x H x W), in that `order`."""
+    path: Path, images: Images, labels: Sequence[int], order: Sequence[int], progress: bool
+) -> Written:
+    """Make the directory `path` and in it an LMDB of `images` (bytes), in that `order`.
+
+    `labels` are those of all images. Images that cannot be read are left out.
+    """
     path.mkdir()
+    size = math.prod(images.shape)
     # Generous: a B-tree page may be half empty, and a large record starts on a page of its own.
     # The file only grows to what is used.
-    map_size = len(images) * (2 * images[0].size + 2 * mmap.PAGESIZE) + 2**20
+    map_size = len(order) * (2 * size + 2 * mmap.PAGESIZE) + 2**20
+    written, digest = Written(), hashlib.sha256()
+
+    def records(rows: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
+        for row, image in zip(rows, images.read_each(rows), strict=True):
+            bar.advance(1)
+            if isinstance(image, BayesCaffeError):
+                written.skipped.append(str(image))
+                continue
+            key = _key(len(written.labels), images.names[row] if images.names else None)
+            record = datum(image, int(labels[row]))
+            digest.update(key + record)
+            written.labels.append(int(labels[row]))
+            written.total = written.total + image.astype(np.int64)
+            yield key, record
+
+    step = max(1, BYTES_PER_TRANSACTION // size)
     try:
         # Nobody else sees this file yet: no lock needed, and one sync at the end is enough.
         with (
-            ProgressBar(len(images), path.name, show=progress) as bar,
+            ProgressBar(len(order), path.name, show=progress) as bar,
             lmdb.open(str(path), map_size, lock=False, sync=False, mode=0o644) as env,
         ):
-            for start in range(0, len(images), RECORDS_PER_TRANSACTION):
-                rows = order[start : start + RECORDS_PER_TRANSACTION]
+            for start in range(0, len(order), step):
                 with env.begin(write=True) as transaction:
-                    records = _records(images, labels, rows, start)
-                    transaction.cursor().putmulti(records, append=True)
-                bar.advance(len(rows))
+                    transaction.cursor().putmulti(records(order[start : start + step]), append=True)
             env.sync(True)
     except lmdb.Error as error:
         raise BayesCaffeError(f"{path}: cannot write the LMDB: {error}") from error
+    written.sha256 = digest.hexdigest()
+    return written
 
 
-def _records(
-    images: np.ndarray, labels: np.ndarray, rows: Sequence[int], start: int
-) -> Iterator[tuple[bytes, bytes]]:
-    for key, row in enumerate(rows, start):
-        yield b"%08d" % key, datum(images[row], int(labels[row]))
+def _key(number: int, name: str | None) -> bytes:
+    """Behind the number, the name of a picture, as convert_imageset has it."""
+    suffix = b"" if name is None else b"_" + os.fsencode(name)
+    return (b"%08d" % number + suffix)[:MAX_KEY]
 
 
 class LmdbImages(Images):
     """The `Datum` records of an LMDB, in the order of their keys, as a Data layer reads them."""
 
     shape: Shape
+    description: Description | None
+    """What the file beside the records tells of them."""
     _open: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
     def __init__(self, path: str | os.PathLike, color: bool | None = None) -> None:
@@ -104,25 +143,53 @@ class LmdbImages(Images):
             self._is_encoded, self._has_labels = datum.encoded, datum.HasField("label")
             first = self._pixels(0, datum)
             self._dtype, self.shape = first.dtype, first.shape
+        self.description = self._own_description()
+        if self.description:
+            self.channels = self.description.channels
+        elif self.shape[0] == 1 or self._is_encoded:
+            self.channels = "grey" if self.shape[0] == 1 else "bgr"
 
-    def fit(self, shape: Shape) -> None:
+    @property
+    def names(self) -> list[str] | None:
+        """The names of the pictures, if the LMDB was made of files."""
+        keys = [os.fsdecode(key) for key in self._all_keys()]
+        if not all(re.match(r"[0-9]{8}_.", key) for key in keys):
+            return None
+        return [key[9:] for key in keys]
+
+    def _all_keys(self) -> list[bytes]:
+        if self._keys is None:
+            with self._env.begin() as transaction:
+                self._keys = list(transaction.cursor().iternext(values=False))
+        return self._keys
+
+    def _own_description(self) -> Description | None:
+        found = read_description(self.path)
+        if found and (found.images, found.shape) != (self._length, self.shape):
+            raise BayesCaffeError(
+                f"{description_path(self.path)}: tells of {found.images} images of "
+                f"{times(found.shape)}, but the LMDB has {self._length} of {times(self.shape)}; if "
+                "the LMDB was written anew, remove this file"
+            )
+        return found
+
+    def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
         if self._is_encoded:
             self._channels, self._size, self.shape = shape[0], shape[1:], shape
-        super().fit(shape)
+        super().fit(shape, channels, resize)
 
     def __len__(self) -> int:
         return self._length
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
-        if self._keys is None:
-            with self._env.begin() as transaction:
-                self._keys = list(transaction.cursor().iternext(values=False))
+        keys = self._all_keys()
         with self._env.begin() as transaction:
             images = [
-                self._record(index, self._keys[index], transaction.get(self._keys[index]))[0]
+                self._record(index, keys[index], transaction.get(keys[index]))[0]
                 for index in indices
             ]
-        return np.stack(images) if images else np.empty((0, *self.shape), self._dtype)
+        empty = np.empty((0, *self.shape), self._dtype)
+        return self._ordered(np.stack(images) if images else empty)
 
     def in_order(self) -> Take:
         records = self._records()
@@ -134,7 +201,7 @@ class LmdbImages(Images):
                 images[row], label = next(records)
                 if labels is not None:
                     labels[row] = label
-            return images, labels
+            return self._ordered(images), labels
 
         return take
 

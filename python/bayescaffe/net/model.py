@@ -1,5 +1,6 @@
 """A net with trained weights, ready for inference."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from bayescaffe.common.checks import check_passes, check_seed
+from bayescaffe.common.checks import check_class_names, check_passes, check_seed
 from bayescaffe.common.errors import BayesCaffeError, times
-from bayescaffe.data.interface import Shape
+from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.data.transform import Transform
 from bayescaffe.net.building import caffe_errors, make_net, on_gpu
 from bayescaffe.net.inference_net import InferenceNet, inference_net
 from bayescaffe.net.layer_kinds import without_posterior
 from bayescaffe.net.messages import LayerBlobs, read_mean, read_message, read_weights
+
+log = logging.getLogger(__name__)
 
 
 class Model:
@@ -56,6 +59,10 @@ class Model:
     """That net, of pycaffe."""
     output: str
     """Its blob of class probabilities."""
+    channels: str | None
+    """The order of the channels of its images: "bgr", "rgb" or "grey"; None if it is not known."""
+    class_names: tuple[str, ...] | None
+    """The names of the classes, if the LMDB tells them."""
 
     def __init__(
         self,
@@ -117,6 +124,7 @@ class Model:
                 "for each class"
             )
         self.classes = max(shape)
+        self.class_names = self._class_names()
 
     def __repr__(self) -> str:
         kind = "random" if self.is_random else "not random"
@@ -124,6 +132,16 @@ class Model:
             f"<Model {self.path} with {self.weights}:\n"
             f"  {times(self.image_shape)} images, {self.classes} classes, seed {self.seed}, {kind}>"
         )
+
+    def names_for(self, class_names: Sequence[str] | None) -> Sequence[str] | None:
+        """These names of the classes if they fit the net, its own if there are none."""
+        check_class_names(class_names, self.classes)
+        return class_names or self.class_names
+
+    def fit(self, images: Images) -> None:
+        """Bring images to the size and the order of channels that this net takes."""
+        described = self.test_images and self.test_images.description
+        images.fit(self.image_shape, self.channels, described.resize if described else None)
 
     def sample(
         self,
@@ -135,7 +153,8 @@ class Model:
         """Class probabilities of images in each draw, an array of draws x images x classes.
 
         Args:
-            images: images x channels x height x width, before the transform (mostly 0 to 255).
+            images: images x channels x height x width, before the transform (mostly 0 to 255), in
+                the order of `channels`.
             draws: how many (draws 0, 1, 2, …), or their indices.
             out: where to write, contiguous float32, such as a memory map.
             progress: is told the share that is done, 0 to 1; what it raises ends the call.
@@ -199,6 +218,7 @@ class Model:
             if os.path.exists(self.data):
                 color = True if param.force_color else False if param.force_gray else None
                 self.test_images = LmdbImages(os.path.abspath(self.data), color)
+        self.channels = self.test_images.channels if self.test_images else None
         if mean is None:
             mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None
         self.transform = Transform(
@@ -222,6 +242,17 @@ class Model:
         self.image_shape = tuple(map(int, shape))
         self.input_shape = self.transform.input_shape(self.image_shape)
         inference.set_shape(self.input_shape)
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        described = self.test_images and self.test_images.description
+        names = described.class_names if described else None
+        if names and len(names) != self.classes:
+            log.warning(
+                "%s: has %d outputs, but its data, %s, has %d classes; labels are shown as numbers",
+                *(self.path, self.classes, self.data, len(names)),
+            )
+            return None
+        return names
 
     def _check_weights(self, path: str | os.PathLike, layers: dict[str, LayerBlobs]) -> None:
         for name in self.caffe_net.params:

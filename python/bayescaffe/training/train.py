@@ -15,6 +15,7 @@ from typing import TextIO
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import caffe_tool
 from bayescaffe.net.messages import read_message
+from bayescaffe.net.own_data import check_own_data
 from bayescaffe.training.log import RESUMED, CurveWriter, LogParser
 from bayescaffe.training.process import CaffeProcess
 from bayescaffe.training.snapshots import (
@@ -95,6 +96,7 @@ def train(
         raise BayesCaffeError(f"cpu and gpu={gpu} exclude each other; choose one")
     if weights is not None and not Path(weights).is_file():
         raise BayesCaffeError(f"{weights}: no such file; expected a caffemodel to start from")
+    _check_data(message)
     prefix = snapshot_prefix(solver, message)
     folder = Path(out) if out is not None else prefix.parent
     # Without its folder Caffe fails only when it writes the first snapshot, which may be the last.
@@ -121,6 +123,15 @@ def train(
         if cpu:
             command.append("-cpu")
         return run.watch(command, progress)
+
+
+def _check_data(message) -> None:
+    """Raise if the LMDBs of the net do not fit together."""
+    nets = {}
+    for path in dict.fromkeys((message.net, message.train_net, *message.test_net)):
+        with contextlib.suppress(BayesCaffeError, OSError):  # Caffe tells what is wrong with it
+            nets[path] = read_message(path, "NetParameter")
+    check_own_data(nets)
 
 
 def _starting_point(
