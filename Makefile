@@ -31,7 +31,7 @@ demo: build ## train a Bayesian LeNet on MNIST and report its uncertainty
 	@.venv/bin/bayescaffe data mnist
 	@scripts/demo.sh
 
-reproduce: build ## repeat the experiments of the paper and write RESULTS.md (an hour on two cores)
+reproduce: build ## repeat the experiments of the paper and write RESULTS.md (one to two hours on two cores)
 	@$(PYTHON) models/lenet/reproduce.py
 
 test: build lint test-cpp test-python ## run our tests

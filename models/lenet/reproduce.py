@@ -17,7 +17,7 @@ This runs the other commands (data, train, inspect, sample, analyze, report) for
 and keeps what they write in OUT. You can interrupt it at any time. The next call skips what is
 done and continues trainings from their snapshots. Nets or solvers that have changed are run again.
 
-Three seeds take about an hour on two cores. Run it from the top of the repository."""
+Three seeds take one to two hours on two cores. Run it from the top of the repository."""
 
 EXAMPLES = """\
 examples:
