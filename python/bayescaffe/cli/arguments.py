@@ -85,12 +85,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output", metavar="BLOB", help="the class scores (default: those in SoftmaxWithLoss)"
     )
-    group.add_argument(
-        "--shape",
-        type=shape,
-        metavar="CxHxW",
-        help="channels, height, width of the images, if the net's own LMDB is not here",
-    )
+    add_shape_argument(group)
     group.add_argument(
         "--scale",
         type=float,
@@ -108,6 +103,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--mc-dropout",
         action="store_true",
         help="let Dropout layers drop, which makes a stock net random",
+    )
+
+
+def add_shape_argument(parser: argparse._ActionsContainer) -> None:
+    """Add --shape, to a parser or to a group of one."""
+    parser.add_argument(
+        "--shape",
+        type=shape,
+        metavar="CxHxW",
+        help="channels, height, width of the images, if the net's own LMDB is not here",
     )
 
 

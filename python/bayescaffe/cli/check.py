@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import shape
+from bayescaffe.cli.arguments import add_shape_argument
 from bayescaffe.common.errors import BayesCaffeError, times
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "weights", type=Path, nargs="?", metavar="WEIGHTS", help="a caffemodel of the net"
     )
-    parser.add_argument(
-        "--shape",
-        type=shape,
-        metavar="CxHxW",
-        help="channels, height, width of the images, if the net's own LMDB is not here",
-    )
+    add_shape_argument(parser)
     parser.set_defaults(run=_run)
 
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from bayescaffe.common.checks import check_class_names
 from bayescaffe.common.errors import BayesCaffeError, times
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.exporting.caffe_files import write_caffe
@@ -46,8 +45,7 @@ def export(
     """
     _check(form, to)
     model = as_model(model, weights)
-    class_names = class_names or model.class_names
-    check_class_names(class_names, model.classes)
+    class_names = model.names_for(class_names)
     if form != "means" and not model.is_random:
         raise BayesCaffeError(
             f"{model.path}: no layer is random, so there are no draws to export; export the means"

@@ -123,9 +123,13 @@ def _check_fields(found: Check, path: Path) -> bool:
     """Report fields that Caffe does not know. Returns whether it knows them all."""
     text = read_text(path)
     messages = import_pycaffe("caffe.proto.caffe_pb2")
-    kind = messages.SolverParameter if is_solver(text) else messages.NetParameter
+    kind, called = (
+        (messages.SolverParameter, "a solver")
+        if is_solver(text)
+        else (messages.NetParameter, "a net")
+    )
     for line, name, within, known in unknown_fields(text, kind.DESCRIPTOR):
-        place = within or ("a solver" if is_solver(text) else "a net")
+        place = within or called
         found.add("error", f"{path}:{line}", f"{place} has no field {name}{_nearest(name, known)}")
     return found.is_good
 
@@ -135,7 +139,7 @@ def _check_types(found: Check, one: Prototxt) -> bool:
     for layer in one.message.layer:
         if layer.type not in known:
             text = f"Caffe has no layer of type {layer.type!r}{_nearest(layer.type, known)}"
-            found.add("error", _place(one, layer), text)
+            found.add("error", _place(one, layer.name), text)
     return found.is_good
 
 
@@ -180,7 +184,7 @@ def _check_layers(found: Check, files: NetFiles) -> None:
         )
     for name in frozen:
         text = "a parameter of this Bayesian layer has lr_mult: 0 and does not learn; remove it, or"
-        found.add("warning", f"{one.path}, layer {name!r}", f"{text} make the layer stock")
+        found.add("warning", _place(one, name), f"{text} make the layer stock")
 
 
 def _check_stored(found: Check, one: Prototxt, weights: Path) -> None:
@@ -279,13 +283,13 @@ def _check_itemwise(found: Check, one: Prototxt, shape: Shape | None) -> None:
     if layer is not None:
         found.add(
             "note",
-            f"{one.path}, layer {layer!r}",
+            _place(one, layer),
             "images of a batch depend on each other here, so draws are taken for whole batches",
         )
 
 
-def _place(one: Prototxt, layer) -> str:
-    return f"{one.path}, layer {layer.name!r}"
+def _place(one: Prototxt, layer: str) -> str:
+    return f"{one.path}, layer {layer!r}"
 
 
 def _listed(names) -> str:

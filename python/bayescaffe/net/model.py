@@ -17,6 +17,7 @@ from bayescaffe.net.building import caffe_errors, make_net, on_gpu
 from bayescaffe.net.inference_net import InferenceNet, inference_net
 from bayescaffe.net.layer_kinds import without_posterior
 from bayescaffe.net.messages import LayerBlobs, read_mean, read_message, read_weights
+from bayescaffe.net.own_data import lmdb_images, lmdb_source
 
 log = logging.getLogger(__name__)
 
@@ -212,12 +213,7 @@ class Model:
         mean: np.ndarray | Sequence[float] | float | None,
     ) -> None:
         source, param = inference.source, inference.source.transform_param
-        self.data = self.test_images = None
-        if source.type == "Data" and source.data_param.backend == source.data_param.LMDB:
-            self.data = source.data_param.source
-            if os.path.exists(self.data):
-                color = True if param.force_color else False if param.force_gray else None
-                self.test_images = LmdbImages(os.path.abspath(self.data), color)
+        self.data, self.test_images = lmdb_source(source), lmdb_images(source)
         self.channels = self.test_images.channels if self.test_images else None
         if mean is None:
             mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None

@@ -8,10 +8,10 @@ from typing import Any
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import import_pycaffe
-from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.net.building import caffe_errors
 from bayescaffe.net.inference_net import TRAIN, layers_of_phase
 from bayescaffe.net.messages import parse_message
+from bayescaffe.net.own_data import lmdb_images, lmdb_source
 from bayescaffe.net.prototext import field_names
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,8 @@ def read_net_files(path: str | os.PathLike) -> NetFiles:
 
 def train_records(net) -> dict[str, int]:
     """The number of records of each LMDB that a net reads in phase TRAIN, as far as it is here."""
-    sources = [
-        layer.data_param.source
-        for layer in layers_of_phase(net, TRAIN)
-        if layer.type == "Data" and layer.data_param.backend == layer.data_param.LMDB
-    ]
-    return {source: len(LmdbImages(source)) for source in sources if os.path.exists(source)}
+    images = {lmdb_source(layer): lmdb_images(layer) for layer in layers_of_phase(net, TRAIN)}
+    return {source: len(one) for source, one in images.items() if one is not None}
 
 
 def is_trained(net) -> bool:

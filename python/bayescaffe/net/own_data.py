@@ -1,6 +1,7 @@
-"""The LMDBs that a net reads, by what their descriptions tell: do they fit together?"""
+"""The LMDBs that a net reads, and whether they fit together by what their descriptions tell."""
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,9 +9,25 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.data.description import Description, read_description
+from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.net.inference_net import TEST, TRAIN, layers_of_phase
 
 log = logging.getLogger(__name__)
+
+
+def lmdb_source(layer) -> str | None:
+    """The LMDB that a layer reads, None if it reads none."""
+    is_lmdb = layer.type == "Data" and layer.data_param.backend == layer.data_param.LMDB
+    return layer.data_param.source if is_lmdb else None
+
+
+def lmdb_images(layer) -> LmdbImages | None:
+    """The images in the LMDB that a layer reads, as it decodes them; None if it is not here."""
+    source, param = lmdb_source(layer), layer.transform_param
+    if source is None or not os.path.exists(source):
+        return None
+    color = True if param.force_color else False if param.force_gray else None
+    return LmdbImages(os.path.abspath(source), color)
 
 
 def check_own_data(nets: Mapping[str, Any]) -> None:
@@ -24,10 +41,10 @@ def check_own_data(nets: Mapping[str, Any]) -> None:
     found: dict[str, Description] = {}
     for path, net in nets.items():
         for layer in (*layers_of_phase(net, TRAIN), *layers_of_phase(net, TEST)):
-            if layer.type != "Data" or layer.data_param.backend != layer.data_param.LMDB:
+            source = lmdb_source(layer)
+            if source is None or source in found:
                 continue
-            source = layer.data_param.source
-            description = None if source in found else read_description(source)
+            description = read_description(source)
             if description is not None:
                 found[source] = description
                 _check_mean(layer, description, path)

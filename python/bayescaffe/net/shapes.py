@@ -1,14 +1,13 @@
 """The shapes of a net's blobs, and the memory that it takes, without its data."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.data.interface import Shape
-from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.net.inference_net import batch_size, declared_shape, layers_of_phase
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs
+from bayescaffe.net.own_data import lmdb_images
 
 _FLOAT = 4  # bytes
 
@@ -62,17 +61,13 @@ def with_inputs(net, phase: int, shape: Shape | None):
 def image_shape(layer, shape: Shape | None) -> tuple[int, ...]:
     """Channels, height and width of what a data layer gives; `shape` if it cannot tell."""
     param = layer.transform_param
-    source = layer.data_param.source
-    is_lmdb = layer.type == "Data" and layer.data_param.backend == layer.data_param.LMDB
-    images = declared_shape(layer, layer.top[0])
-    if is_lmdb and os.path.exists(source):
-        color = True if param.force_color else False if param.force_gray else None
-        images = LmdbImages(source, color).shape
+    own = lmdb_images(layer)
+    images = declared_shape(layer, layer.top[0]) if own is None else own.shape
     images = images or shape
     if images is None:
         raise UnknownShape(
-            f"its data, {source or layer.name}, is not here, so shapes, memory and KL are not "
-            "checked; give the shape of its images as --shape or shape"
+            f"its data, {layer.data_param.source or layer.name}, is not here, so shapes, memory "
+            "and KL are not checked; give the shape of its images as --shape or shape"
         )
     return (images[0], param.crop_size, param.crop_size) if param.crop_size else images
 
