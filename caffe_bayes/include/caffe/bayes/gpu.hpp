@@ -8,6 +8,8 @@
 // No number depends on the device: how the work is divided depends on n alone,
 // and sums are added up in one order.
 
+#include <cstdint>
+
 #include "caffe/bayes/noise.hpp"
 #include "caffe/bayes/weights.hpp"
 
@@ -23,8 +25,9 @@ struct Delta {
 };
 
 /// What Forward writes for each weight: noise and the weight, 0 and the mean,
-/// the variance, or nothing.
-enum class Write { kSample, kMean, kVariance, kNothing };
+/// the variance, or nothing. (64 bits wide, as padding behind it would hold
+/// what was there before, such as half of a pointer.)
+enum class Write : int64_t { kSample, kMean, kVariance, kNothing };
 template <typename Dtype>
 struct Written {
   Write what = Write::kNothing;
