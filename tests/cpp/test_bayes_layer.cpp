@@ -572,19 +572,28 @@ TYPED_TEST(BayesLayerTest, EachParameterCanBeFrozen) {
 TYPED_TEST(BayesLayerTest, TakesTheBlobsThatItsParameterBrings) {
   typedef typename TypeParam::Dtype Dtype;
   for (const Shape& shape : kShapes) {
-    SCOPED_TRACE(string(shape.type) + " " + shape.options);
-    const auto layer = this->SetUpLayer(shape, "kl_weight: 0");
-    const int blobs = layer->blobs().size();
-    layer->blobs()[blobs / 3]->mutable_cpu_data()[0] = -3;
-    const vector<Dtype> output = this->Output(layer.get());
-    LayerParameter saved;
-    layer->ToProto(&saved);
-    ASSERT_EQ(blobs, saved.blobs_size());
-    const auto copy = LayerRegistry<Dtype>::CreateLayer(saved);
-    copy->SetUp(this->bottom_, this->top_);
-    ASSERT_EQ(blobs, copy->blobs().size());
-    EXPECT_EQ(-3, copy->blobs()[blobs / 3]->cpu_data()[0]);
-    EXPECT_EQ(output, this->Output(copy.get()));
+    for (const string noise : {"", " save_noise: true"}) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + noise);
+      const auto layer = this->SetUpLayer(shape, "kl_weight: 0" + noise);
+      const int blobs = layer->blobs().size();
+      layer->blobs()[blobs / 3]->mutable_cpu_data()[0] = -3;
+      const vector<Dtype> output = this->Output(layer.get());
+      LayerParameter saved;
+      layer->ToProto(&saved);
+      ASSERT_EQ(blobs, saved.blobs_size());
+      for (int i = 0; i < blobs; ++i) {
+        const BlobProto& blob = saved.blobs(i);
+        const bool has_numbers = i < blobs / 3 * 2 || !noise.empty();
+        EXPECT_EQ(has_numbers ? layer->blobs()[i]->count() : 0,
+                  blob.data_size() + blob.double_data_size());
+        EXPECT_TRUE(layer->blobs()[i]->ShapeEquals(blob));
+      }
+      const auto copy = LayerRegistry<Dtype>::CreateLayer(saved);
+      copy->SetUp(this->bottom_, this->top_);
+      ASSERT_EQ(blobs, copy->blobs().size());
+      EXPECT_EQ(-3, copy->blobs()[blobs / 3]->cpu_data()[0]);
+      EXPECT_EQ(output, this->Output(copy.get()));
+    }
   }
 }
 

@@ -96,6 +96,20 @@ class BayesNetTest : public MultiDeviceTest<TypeParam> {
         SolverRegistry<Dtype>::CreateSolver(param));
   }
 
+  // Writes a net as a caffemodel or in HDF5; returns the file.
+  static string Save(const NetPtr& net, bool hdf5, bool diffs = false) {
+    string file;
+    MakeTempFilename(&file);
+    if (hdf5) {
+      net->ToHDF5(file, diffs);
+    } else {
+      NetParameter param;
+      net->ToProto(&param, diffs);
+      WriteProtoToBinaryFile(param, file);
+    }
+    return file;
+  }
+
   static vector<Dtype> Values(const Blob<Dtype>& blob) {
     return vector<Dtype>(blob.cpu_data(), blob.cpu_data() + blob.count());
   }
@@ -196,20 +210,11 @@ TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
     const auto blobs = [](const shared_ptr<Net<Dtype> >& net) {
       return net->layer_by_name("ip")->blobs();
     };
-    string file;
-    MakeTempFilename(&file);
     for (bool hdf5 : {false, true}) {
       SCOPED_TRACE(hdf5 ? "HDF5" : "binary");
       const auto copy = [&](const shared_ptr<Net<Dtype> >& from,
                             const shared_ptr<Net<Dtype> >& to) {
-        if (hdf5) {
-          from->ToHDF5(file);
-        } else {
-          NetParameter param;
-          from->ToProto(&param);
-          WriteProtoToBinaryFile(param, file);
-        }
-        to->CopyTrainedLayersFrom(file);
+        to->CopyTrainedLayersFrom(this->Save(from, hdf5));
       };
       trained->layer_by_name("ip")->blobs()[0]->mutable_cpu_data()[0] += 1;
       copy(trained, made_bayes);
@@ -222,6 +227,78 @@ TYPED_TEST(BayesNetTest, StockWeightsLoadIntoABayesianNetAndBack) {
       }
       EXPECT_NEAR(0.3, bayes::Softplus(blobs(made_bayes)[2]->cpu_data()[0]),
                   1e-6);
+    }
+  }
+}
+
+// Files with the noise, as all were before, and files without it load alike.
+TYPED_TEST(BayesNetTest, APosteriorLoadsWithAndWithoutItsNoise) {
+  for (const char* type : kTypes) {
+    for (const string noise : {"", " save_noise: true"}) {
+      for (bool hdf5 : {false, true}) {
+        SCOPED_TRACE(type + noise + (hdf5 ? " HDF5" : " binary"));
+        const string text =
+            this->Data() + this->Indices() +
+            this->Parametrised(type, "Bayes", "ip",
+                               "bayes_param { kl_weight: 0" + noise + " }");
+        const auto trained = this->MakeNet(text), loaded = this->MakeNet(text);
+        const auto& blobs = trained->layer_by_name("ip")->blobs();
+        for (const auto& blob : blobs) blob->mutable_cpu_data()[0] -= 2;
+        loaded->CopyTrainedLayersFrom(this->Save(trained, hdf5, true));
+        for (int i = 0; i < blobs.size() / 3 * 2; ++i) {
+          EXPECT_EQ(this->Values(*blobs[i]),
+                    this->Values(*loaded->layer_by_name("ip")->blobs()[i]));
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(BayesNetTest, NoiseIsSavedOnRequest) {
+  typedef typename TypeParam::Dtype Dtype;
+  const auto inner_product = [&](const string& options) {
+    return this->MakeNet(
+        this->Data() +
+        "layer { name: 'ip' type: 'BayesInnerProduct' bottom: 'x' top: 'ip'"
+        " inner_product_param { num_output: 10000 }"
+        " bayes_param { kl_weight: 0 " +
+        options + " } }");
+  };
+  // 20,000 weights and 10,000 biases.
+  const double parameters = 30000 * sizeof(Dtype);
+  for (bool hdf5 : {false, true}) {
+    for (bool diffs : {false, true}) {
+      SCOPED_TRACE(string(hdf5 ? "HDF5" : "binary") + (diffs ? " diffs" : ""));
+      const auto size = [&](const string& options) {
+        return boost::filesystem::file_size(
+            this->Save(inner_product(options), hdf5, diffs));
+      };
+      const double without = parameters * (1 + diffs);
+      EXPECT_NEAR(without, size(""), 0.1 * without);
+      EXPECT_NEAR(2 * without, size("save_noise: true"), 0.1 * without);
+    }
+  }
+}
+
+// HDF5 has no copy of what another layer owns.
+TYPED_TEST(BayesNetTest, SharedMeansLoadFromHDF5) {
+  const string options =
+      "param { name: 'm' } param { name: 'm_b' } bayes_param { kl_weight: 0 }";
+  const string text =
+      this->Data() +
+      this->InnerProduct("a", "BayesInnerProduct", "x", options) +
+      this->InnerProduct("b", "BayesInnerProduct", "x", options);
+  const auto trained = this->MakeNet(text), loaded = this->MakeNet(text);
+  for (const char* name : {"a", "b"}) {
+    trained->layer_by_name(name)->blobs()[0]->mutable_cpu_data()[1] += 1;
+    trained->layer_by_name(name)->blobs()[2]->mutable_cpu_data()[0] -= 2;
+  }
+  loaded->CopyTrainedLayersFrom(this->Save(trained, true));
+  for (const char* name : {"a", "b"}) {
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(this->Values(*trained->layer_by_name(name)->blobs()[i]),
+                this->Values(*loaded->layer_by_name(name)->blobs()[i]))
+          << name << i;
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "caffe/bayes/layer_trait.hpp"
+#include "caffe/bayes/loading.hpp"
 #include "caffe/bayes/posterior.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/blob.hpp"
@@ -35,7 +36,8 @@ namespace caffe {
  * Blobs (without a bias term: m, delta, epsilon):
  *   -# m, m_b              the means: a stock layer's weights and biases
  *   -# delta, delta_b      one number each, tau = softplus(delta); not decayed
- *   -# epsilon, epsilon_b  the noise of the latest draw; not learned
+ *   -# epsilon, epsilon_b  the noise of the latest draw; not learned, and saved
+ *                          only on request
  *
  * @param top the stock layer's, then optionally one more: a single number,
  *   KL(q || p) * kl_weight / dataset_size. With loss_weight 1 the displayed
@@ -47,11 +49,14 @@ namespace caffe {
 template <template <typename> class Base, typename Dtype>
 class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
  public:
-  explicit BayesLayer(const LayerParameter& param) : Base<Dtype>(param) {}
+  explicit BayesLayer(const LayerParameter& param)
+      : Base<Dtype>(bayes::WithoutUnsavedNoise(param)),
+        num_given_blobs_(param.blobs_size()) {}
   void LayerSetUp(const vector<Blob<Dtype>*>& bottom,
                   const vector<Blob<Dtype>*>& top) override;
   void Reshape(const vector<Blob<Dtype>*>& bottom,
                const vector<Blob<Dtype>*>& top) override;
+  void ToProto(LayerParameter* param, bool write_diff = false) override;
 
   int ExactNumTopBlobs() const override { return -1; }
   int MinTopBlobs() const override { return 1; }
@@ -141,6 +146,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
                      const Blobs& bottom);
 
+  /// How many blobs the layer's parameter brought, unsaved noise included.
+  const int num_given_blobs_;
   /// The stock layer's number of parameter blobs: 2, or 1 without a bias term.
   int num_stock_blobs_ = 0;
   vector<Draw> draws_;

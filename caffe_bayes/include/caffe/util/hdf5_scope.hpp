@@ -6,6 +6,10 @@
 
 #include <hdf5.h>
 
+#include <string>
+
+#include "caffe/common.hpp"
+
 namespace caffe {
 
 /// Closes a file or group of HDF5.
@@ -21,6 +25,16 @@ class HDF5Closer {
  private:
   const hid_t id_;
 };
+
+/// Adds a dataset without numbers.
+inline void HDF5SaveNothing(hid_t group, const std::string& name) {
+  const hid_t space = H5Screate(H5S_NULL);
+  const HDF5Closer space_closer(space);
+  const hid_t dataset = H5Dcreate2(group, name.c_str(), H5T_NATIVE_FLOAT, space,
+                                   H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  const HDF5Closer dataset_closer(dataset);
+  CHECK_GE(dataset, 0) << "Failed to make the empty dataset " << name;
+}
 
 /// Keeps HDF5 from writing its own report of a failure to stderr.
 class HDF5Silence {

@@ -100,8 +100,8 @@ template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::SetUpStockLayer(const Blobs& bottom,
                                               const Blobs& top) {
   const vector<shared_ptr<Blob<Dtype> > > given = this->blobs_;
-  if (given.size() % bayes::kBlobsPerParameter == 0) {
-    this->blobs_.resize(given.size() / bayes::kBlobsPerParameter);
+  if (num_given_blobs_ % bayes::kBlobsPerParameter == 0) {
+    this->blobs_.resize(num_given_blobs_ / bayes::kBlobsPerParameter);
   }
   {
     const Replaced<google::protobuf::RepeatedField<float> > no_loss_weights(
@@ -130,15 +130,17 @@ void BayesLayer<Base, Dtype>::MakeBlobs() {
   const BayesParameter& param = this->layer_param_.bayes_param();
   const int n = num_stock_blobs_;
   this->param_propagate_down_.resize(bayes::kBlobsPerParameter * n, true);
-  if (this->blobs_.size() > n) return;
+  const int given = this->blobs_.size();
   this->blobs_.resize(bayes::kBlobsPerParameter * n);
-  for (int i = 0; i < n; ++i) {
-    const Dtype tau = i == 0 ? param.tau_init() : param.bias_tau_init();
-    this->blobs_[n + i].reset(new Blob<Dtype>(vector<int>(1, 1)));
-    this->blobs_[n + i]->mutable_cpu_data()[0] = bayes::SoftplusInverse(tau);
-    this->blobs_[2 * n + i].reset(new Blob<Dtype>(this->blobs_[i]->shape()));
-    // Local reparametrisation never writes it, but a snapshot holds it.
-    this->blobs_[2 * n + i]->mutable_cpu_data();
+  for (int i = given; i < 2 * n; ++i) {
+    const Dtype tau = i == n ? param.tau_init() : param.bias_tau_init();
+    this->blobs_[i].reset(new Blob<Dtype>(vector<int>(1, 1)));
+    this->blobs_[i]->mutable_cpu_data()[0] = bayes::SoftplusInverse(tau);
+  }
+  for (int i = std::max(given, 2 * n); i < this->blobs_.size(); ++i) {
+    this->blobs_[i].reset(new Blob<Dtype>(this->blobs_[i - 2 * n]->shape()));
+    // Local reparametrisation never writes it, but it can be saved.
+    this->blobs_[i]->mutable_cpu_data();
   }
 }
 
@@ -193,6 +195,23 @@ void BayesLayer<Base, Dtype>::ProtectParams() {
   for (int i = num_stock_blobs_; i < blobs; ++i) {
     param.mutable_param(i)->set_decay_mult(0);
     if (i >= blobs - num_noise_blobs()) param.mutable_param(i)->set_lr_mult(0);
+  }
+}
+
+// A draw has a name, so its noise need not be saved: its blobs then have shapes
+// and no numbers.
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::ToProto(LayerParameter* param, bool write_diff) {
+  vector<shared_ptr<Blob<Dtype> > > saved = this->blobs_;
+  saved.resize(bayes::NumSavedBlobs(this));
+  {
+    const Replaced<vector<shared_ptr<Blob<Dtype> > > > only(&this->blobs_,
+                                                            saved);
+    Base<Dtype>::ToProto(param, write_diff);
+  }
+  for (int i = saved.size(); i < this->blobs_.size(); ++i) {
+    BlobShape* shape = param->add_blobs()->mutable_shape();
+    for (int length : this->blobs_[i]->shape()) shape->add_dim(length);
   }
 }
 
