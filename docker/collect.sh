@@ -18,7 +18,7 @@ mkdir -p "$to"/{build/caffe/tools,build/caffe-src,docker,licenses,scripts}
 cp -r LICENSE .venv models examples "$to"
 cp scripts/demo.sh "$to/scripts"
 cp docker/entrypoint.sh "$to/docker"
-cp build/caffe/tools/caffe "$to/build/caffe/tools"
+cp build/caffe/tools/{caffe,convert_imageset,compute_image_mean} "$to/build/caffe/tools"
 cp build/caffe-src/LICENSE "$to/licenses/caffe"
 # Only the GPU image has the tests, and with them Google Test. Its license is the header's first block.
 if [ -e build/bayes_tests ]; then
