@@ -6,7 +6,7 @@ BENCH_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -33,6 +33,10 @@ demo: build ## train a Bayesian LeNet on MNIST and report its uncertainty
 
 reproduce: build ## repeat the experiments of the paper and write RESULTS.md (one to two hours on two cores)
 	@$(PYTHON) models/lenet/reproduce.py
+
+kl-rule: build ## measure which KL scale nets need, and write the tables of docs/kl.md (hours on two cores)
+	@for set in mnist fashion-mnist cifar10; do .venv/bin/bayescaffe data $$set; done
+	@$(PYTHON) models/kl_rule/measure.py
 
 test: build lint test-cpp test-python ## run our tests
 
