@@ -19,6 +19,13 @@ from bayescaffe.cli import main  # noqa: E402
 GOOD = "dataset_size: 330 kl_weight: 1e-5"
 DECAY_OFF = "param { decay_mult: 0 } param { decay_mult: 0 }"
 
+PLACES = 'bottom: "map" bottom: "labels" top: "loss"'
+FOUR_PLACES = """
+layer { name: "map" type: "Reshape" bottom: "out" top: "map"
+        reshape_param { shape { dim: 0 dim: 4 dim: 2 dim: 2 } } }
+layer { name: "labels" type: "DummyData" top: "labels"
+        dummy_data_param { shape { dim: 20 dim: 2 dim: 2 } } }"""
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -96,7 +103,7 @@ def test_our_models_have_no_findings(path, monkeypatch):
         (
             "train_lmdb",
             "nowhere",
-            r"warning: net.prototxt: its data, .*nowhere, is not here, .* --shape or shape",
+            r"warning: net.prototxt: its data, .*nowhere, is not here; .* as shape; until then",
         ),
     ],
 )
@@ -130,7 +137,7 @@ def test_kl_that_dwarfs_the_loss(here, digits):
     ).groups()
     term = float(head.split()[2])
     assert term > 5 * math.log(4)
-    assert float(value) == pytest.approx(min(4e-8 * 330, math.log(4) / term), rel=0.05)
+    assert float(value) == pytest.approx(min(1e-6 * 330, math.log(4) / term), rel=0.05)
     assert findings(small_net(digits, f"dataset_size: 330 kl_weight: {value}")) == []
 
 
@@ -151,7 +158,7 @@ def test_data_that_is_not_here(here, digits):
     text = small_net(Path("nowhere"), GOOD)
     assert findings(text, shape=(1, 12, 12)) == []
     (found,) = findings(text)
-    assert "--shape" in found
+    assert "give the shape of its images as shape; until then" in found
     with_crop = text.replace("transform_param {", "transform_param { crop_size: 9")
     Path("net.prototxt").write_text(with_crop)
     assert check("net.prototxt", shape=(3, 12, 12)).layers[0].tops["data"] == (20, 3, 9, 9)
@@ -217,6 +224,49 @@ def test_check_tells_stock_weights_and_untrained_ones(stock, digits, here):
     net.params["hidden"][2].data[...] += 0.1
     net.save("trained.caffemodel")
     assert check("net.prototxt", "trained.caffemodel").findings == []
+
+
+def test_check_tells_taus_at_their_ends(here, digits):
+    net = make_net(here, small_net(digits, GOOD))
+    net.params["hidden"][2].data[...] = 12  # delta, of which tau is the softplus
+    net.params["out"][2].data[...] = -10
+    net.save("odd.caffemodel")
+    noisy, low = check("net.prototxt", "odd.caffemodel").findings
+    assert (noisy.severity, noisy.where) == ("warning", "odd.caffemodel")
+    assert noisy.text.startswith("tau has run away in hidden (12): these weights are mostly noise")
+    assert low.text.startswith("tau is at its floor, tau_min, in out, so")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "guess"),
+    [
+        ("", "", math.log(4)),
+        ('top: "loss"', 'top: "loss" loss_weight: 0.3', 0.3 * math.log(4)),
+        ('top: "loss"', 'top: "loss" loss_param { normalize: false }', math.log(4)),
+        ('top: "loss"', 'top: "loss" loss_param { normalization: NONE }', None),
+        ('"SoftmaxWithLoss"', '"MultinomialLogisticLoss"', None),
+        # KL, or another loss beside it.
+        ('top: "out" ', 'top: "out" top: "kl" loss_weight: 0 loss_weight: 1 ', math.log(4)),
+        ('top: "conv" ', 'top: "conv" top: "kl" loss_weight: 1 loss_weight: 1 ', None),
+        # A score for each of four places; Caffe's labels have as many.
+        ('bottom: "out" bottom: "label" top: "loss"', PLACES, math.log(4)),
+        (
+            'bottom: "out" bottom: "label" top: "loss"',
+            PLACES + " loss_param { normalization: BATCH_SIZE }",
+            None,
+        ),
+    ],
+)
+def test_the_loss_of_a_constant_guess(here, digits, old, new, guess):
+    text = small_net(digits, GOOD)
+    if new.startswith(PLACES):
+        text = text.replace("num_output: 4 weight", "num_output: 16 weight").replace(
+            'layer { name: "loss"', f'{FOUR_PLACES} layer {{ name: "loss"'
+        )
+    Path("net.prototxt").write_text(text.replace(old, new))
+    found = check("net.prototxt")
+    assert found.is_good, found.findings
+    assert found.objective.guess == (guess and pytest.approx(guess))
 
 
 def test_check_tells_weights_that_do_not_fit(stock, digits):

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from conftest import caffe, input_net, python, small_net, write_solver
+from conftest import caffe, input_net, python, save_weights, small_net, write_solver
 
 SETUP = (
     "Initializing solver from parameters",
@@ -68,16 +68,18 @@ def test_scores_and_times_are_shown_without_setup(tmp_path, solver):
 
 
 def test_warnings_and_errors_of_the_setup_are_shown(tmp_path, digits):
-    deprecated = write_solver(tmp_path, small_net(digits, None), 1, solver_type="SGD")
-    done = caffe("train", "-solver", deprecated)
+    solver = write_solver(tmp_path, small_net(digits, None), 1, solver_type="SGD")
+    assert caffe("train", "-solver", solver).returncode == 0
+    other = write_solver(tmp_path, small_net(digits, None).replace('"hidden"', '"other"'), 1)
+    done = caffe("train", "-solver", other, "-weights", tmp_path / "run_iter_1.caffemodel")
     assert done.returncode == 0, done.stdout
-    assert "Note that future Caffe releases will only support 'type' field" in done.stdout
+    assert "Ignoring the weights of layer hidden" in done.stdout
     assert "Attempting to upgrade" not in done.stdout
     done = caffe("train", "-solver", tmp_path / "nowhere.prototxt")
     assert done.returncode != 0
     assert "nowhere.prototxt" in done.stdout
     (tmp_path / "run.net.prototxt").write_text('layer { name: "x" type: "NoSuchLayer" }')
-    done = caffe("train", "-solver", deprecated)
+    done = caffe("train", "-solver", solver)
     assert done.returncode != 0
     assert "Unknown layer type: NoSuchLayer" in done.stdout
 
@@ -120,9 +122,9 @@ def test_python_logs_on_demand_only(solver):
 def test_python_shows_warnings(tmp_path, digits):
     pytest.importorskip("caffe", reason="pycaffe is not built")
     net = input_net(small_net(digits, None), batch=1)
-    fields = 'input: "data" input_shape { dim: 1 dim: 1 dim: 12 dim: 12 }'
-    path = tmp_path / "net.prototxt"
-    path.write_text(fields + net[net.index('layer {\n          name: "conv"') :])
-    output = python(f"import caffe; caffe.Net({str(path)!r}, caffe.TEST)")
-    assert "future Caffe releases will only support input layers" in output
+    _, weights = save_weights(tmp_path, net)
+    path = tmp_path / "other.prototxt"
+    path.write_text(net.replace('"hidden"', '"other"'))
+    output = python(f"import caffe; caffe.Net({str(path)!r}, {str(weights)!r}, caffe.TEST)")
+    assert "Ignoring the weights of layer hidden" in output
     assert found(SETUP, output) == []

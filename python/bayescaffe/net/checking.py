@@ -4,29 +4,28 @@ for finding in bayescaffe.check("solver.prototxt").findings:
     print(finding)
 """
 
-import difflib
+import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, nearest
 from bayescaffe.common.pycaffe import import_pycaffe
 from bayescaffe.data.interface import Shape
-from bayescaffe.net import starting
 from bayescaffe.net.building import caffe_errors, make_net
 from bayescaffe.net.inference_net import TRAIN, inference_net, layers_of_phase
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs, without_posterior
-from bayescaffe.net.messages import read_weights
+from bayescaffe.net.messages import read_text, read_weights
 from bayescaffe.net.net_files import (
     NetFiles,
     Prototxt,
     is_solver,
     read_net_files,
-    read_text,
     train_records,
 )
+from bayescaffe.net.objective import Objective, objective_of
 from bayescaffe.net.prototext import unknown_fields
 from bayescaffe.net.shapes import (
     LayerShape,
@@ -37,9 +36,6 @@ from bayescaffe.net.shapes import (
     memory,
     with_inputs,
 )
-
-DWARFED = 5
-"""KL dwarfs the loss if it adds this many times the loss of a constant guess."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +65,8 @@ class Check:
     """KL(q || p) of all Bayesian layers, in nats."""
     kl_term: float | None = None
     """What it adds to the loss."""
+    objective: Objective | None = None
+    """The loss and kl_weight; None if the net could not be built."""
     is_itemwise: bool | None = None
     """Whether draws are taken image by image; None if that is not known."""
 
@@ -103,6 +101,20 @@ def check(
     return found
 
 
+def check_training(files: NetFiles) -> Check:
+    """What `check` finds in a net that is about to be trained.
+
+    Caffe itself tells what makes a training impossible, so this leaves it out.
+    """
+    found = Check(objective=objective_of(layers_of_phase(files.nets[0].message, TRAIN)))
+    _check_layers(found, files)
+    # What a Python layer does when it is built, such as opening a camera, it should do once.
+    if all(layer.type != "Python" for layer in files.nets[0].message.layer):
+        with contextlib.suppress(BayesCaffeError):
+            _check_objective(found, files.nets[0], *_build(files.nets[0], None, None))
+    return found
+
+
 def _check_all(found: Check, path: Path, weights: Path | None, shape: Shape | None) -> None:
     if not _check_fields(found, path):
         return
@@ -130,7 +142,7 @@ def _check_fields(found: Check, path: Path) -> bool:
     )
     for line, name, within, known in unknown_fields(text, kind.DESCRIPTOR):
         place = within or called
-        found.add("error", f"{path}:{line}", f"{place} has no field {name}{_nearest(name, known)}")
+        found.add("error", f"{path}:{line}", f"{place} has no field {name}{_hint(name, known)}")
     return found.is_good
 
 
@@ -138,14 +150,14 @@ def _check_types(found: Check, one: Prototxt) -> bool:
     known = list(import_pycaffe("caffe").layer_type_list())
     for layer in one.message.layer:
         if layer.type not in known:
-            text = f"Caffe has no layer of type {layer.type!r}{_nearest(layer.type, known)}"
+            text = f"Caffe has no layer of type {layer.type!r}{_hint(layer.type, known)}"
             found.add("error", _place(one, layer.name), text)
     return found.is_good
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+def _hint(name: str, known: Sequence[str]) -> str:
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 # ---- Layers -------------------------------------------------------------------------------------
@@ -196,7 +208,7 @@ def _check_stored(found: Check, one: Prototxt, weights: Path) -> None:
             "error",
             weights,
             f"is no posterior: it has stock weights for the Bayesian layers {_listed(stock)}; "
-            f"train the net from them by bayescaffe train SOLVER --weights {weights}",
+            "train the net from them",
         )
     missing = [layer.name for layer in layers if is_bayesian(layer) and layer.name not in stored]
     if missing:
@@ -209,62 +221,56 @@ def _check_stored(found: Check, one: Prototxt, weights: Path) -> None:
 def _check_built(found: Check, one: Prototxt, weights: Path | None, shape: Shape | None) -> None:
     """Build the net, and report what it says of itself."""
     try:
-        message = with_inputs(one.message, TRAIN, shape)
-        with caffe_errors(one.path):
-            net = make_net(message, weights, phase=TRAIN)
+        net, layers = _build(one, weights, shape)
     except UnknownShape as error:
-        found.add("warning", one.path, error)
+        found.add("warning", one.path, f"{error}; until then shapes, memory and KL are not checked")
         return
     except BayesCaffeError as error:
         found.add("error", one.path, str(error).removeprefix(f"{one.path}: "))
         return
-    layers = layers_of_phase(one.message, TRAIN)
     found.layers, found.memory = layer_shapes(net, layers), memory(net, layers)
-    if posteriors := net.posteriors():
-        found.kl = sum(posterior.kl for posterior in posteriors.values())
-        found.kl_term = sum(posterior.kl_term for posterior in posteriors.values())
-        _check_kl(found, one, net, message)
+    posteriors = _check_objective(found, one, net, layers)
+    if posteriors:
         if weights is not None and found.is_good:
-            _check_taus(found, message, posteriors, weights)
+            _check_taus(found, layers, posteriors, weights)
         del net
         _check_itemwise(found, one, shape)
 
 
-def _check_kl(found: Check, one: Prototxt, net, message) -> None:
-    guess = sum(_guesses(net, message))
-    if not guess or found.kl_term <= DWARFED * guess:
-        return
-    params = [layer.bayes_param for layer in message.layer if is_bayesian(layer)]
-    param = max(params, key=lambda param: param.kl_weight)
-    by_rule = starting.kl_weight(param.dataset_size)
-    value = min(by_rule, param.kl_weight * guess / found.kl_term)
-    found.add(
-        "warning",
-        one.path,
-        f"KL adds {found.kl_term:.3g} to a loss that starts near {guess:.3g}, so the data will "
-        f"hardly be learned; kl_weight is {param.kl_weight:g}, try kl_weight: {value:.2g}",
-    )
+def _build(one: Prototxt, weights: Path | None, shape: Shape | None) -> tuple:
+    """The net of phase TRAIN and its layers."""
+    message = with_inputs(one.message, TRAIN, shape)
+    with caffe_errors(one.path):
+        net = make_net(message, weights, phase=TRAIN)
+    return net, layers_of_phase(one.message, TRAIN)
 
 
-def _guesses(net, message) -> Iterator[float]:
-    """The loss of a constant guess, ln C for C classes, in each SoftmaxWithLoss."""
-    for layer in message.layer:
-        if layer.type == "SoftmaxWithLoss":
-            classes = net.blobs[layer.bottom[0]].data.shape[layer.softmax_param.axis]
-            yield math.log(classes) * (layer.loss_weight[0] if layer.loss_weight else 1)
+def _check_objective(found: Check, one: Prototxt, net, layers: Sequence) -> dict:
+    """Report a KL that is too strong. Returns the posteriors of the net."""
+    found.objective = objective_of(layers, net)
+    posteriors = net.posteriors()
+    if posteriors:
+        found.kl = sum(posterior.kl for posterior in posteriors.values())
+        found.kl_term = sum(posterior.kl_term for posterior in posteriors.values())
+        if found.objective.is_strong(found.kl_term):
+            found.add("warning", one.path, found.objective.strong_kl(found.kl_term))
+    return posteriors
 
 
-def _check_taus(found: Check, message, posteriors: dict, weights) -> None:
-    starts = {layer.name: layer.bayes_param.tau_init for layer in message.layer}
+def _check_taus(found: Check, layers: Sequence, posteriors: dict, weights: Path) -> None:
+    """Report what the taus of a caffemodel tell."""
+    bayesian = [layer for layer in layers if layer.name in posteriors]
+    taus = {name: posterior.taus[0] for name, posterior in posteriors.items()}
     if all(
-        math.isclose(posterior.taus[0], starts[name], rel_tol=1e-5)
-        for name, posterior in posteriors.items()
+        math.isclose(taus[layer.name], layer.bayes_param.tau_init, rel_tol=1e-5)
+        for layer in bayesian
     ):
-        found.add(
-            "warning",
-            weights,
-            "every tau is where it starts, as tau_init says; train the net first",
-        )
+        text = "every tau is where it starts, as tau_init says; train the net first"
+        found.add("warning", weights, text)
+        return
+    for text in (found.objective.noisy(taus), found.objective.at_floor(taus, bayesian)):
+        if text:
+            found.add("warning", weights, text)
 
 
 def _check_itemwise(found: Check, one: Prototxt, shape: Shape | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.net.messages import read_state, read_weights
+from bayescaffe.net.messages import read_message, read_state, read_weights
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,20 @@ def snapshot_prefix(solver_path: str | os.PathLike, solver) -> Path:
         return path.with_suffix("")
     prefix = Path(solver.snapshot_prefix)
     return prefix / path.stem if prefix.is_dir() else prefix
+
+
+def trained_net(solver_path: str | os.PathLike) -> tuple[Path, Path]:
+    """The net of a solver as it is tested, and the weights of its newest good snapshot."""
+    solver = read_message(solver_path, "SolverParameter")
+    prefix = snapshot_prefix(solver_path, solver)
+    faults: list[str] = []
+    newest = newest_snapshot(prefix, faults.append)
+    if newest is None:
+        why = f"; {faults[0]}" if faults else f"; train it with `bayescaffe train {solver_path}`"
+        raise BayesCaffeError(
+            f"{solver_path}: there is no good snapshot {prefix}_iter_*.solverstate{why}"
+        )
+    return Path((*solver.test_net, solver.net, solver.train_net)[0]), newest.model
 
 
 def list_states(prefix: Path) -> list[Path]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.pycaffe import caffe_tool
+from bayescaffe.net.checking import Finding
 from bayescaffe.net.messages import read_message
 from bayescaffe.net.own_data import check_own_data
+from bayescaffe.net.packing import pack_snapshots
 from bayescaffe.training.log import RESUMED, CurveWriter, LogParser
 from bayescaffe.training.process import CaffeProcess
 from bayescaffe.training.snapshots import (
@@ -26,11 +28,9 @@ from bayescaffe.training.snapshots import (
     snapshot_prefix,
 )
 from bayescaffe.training.view import TrainingView
+from bayescaffe.training.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-_HIGHEST_LOSS = -math.log(2.0**-126)
-"""SoftmaxWithLoss raises probabilities to the least normal float, so its loss ends at 87.34."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class TrainingResult:
     tau: dict[str, float]
     """By layer: the standard deviation of a weight as a multiple of its |mean|."""
     tau_bias: dict[str, float]
+    findings: list[Finding]
+    """What may be wrong, and what to change: in the files, and by the log at the end."""
 
 
 def train(
@@ -82,7 +84,7 @@ def train(
             decides.
         cpu: use the CPU, whatever `solver_mode` of the solver is.
         out: the folder of log and curve; by default that of the snapshots.
-        progress: show a bar on a terminal, elsewhere a line every few seconds.
+        progress: show a bar on a terminal or in a notebook, elsewhere a line every few seconds.
 
     Raises:
         BayesCaffeError: Caffe failed, or the training diverged.
@@ -91,11 +93,15 @@ def train(
     solver = Path(solver)
     message = read_message(solver, "SolverParameter")
     if test_draws is not None and test_draws < 1:
-        raise BayesCaffeError(f"test_draws is {test_draws}, but must be 1 or more")
+        raise BayesCaffeError(f"{argument('test_draws', test_draws)}: must be 1 or more")
     if cpu and gpu is not None:
-        raise BayesCaffeError(f"cpu and gpu={gpu} exclude each other; choose one")
+        raise BayesCaffeError(
+            f"{argument('cpu', True)} and {argument('gpu', gpu)} exclude each other; choose one"
+        )
     if weights is not None and not Path(weights).is_file():
-        raise BayesCaffeError(f"{weights}: no such file; expected a caffemodel to start from")
+        raise BayesCaffeError(
+            f"{argument('weights', str(weights))}: no such file; expected a caffemodel"
+        )
     _check_data(message)
     prefix = snapshot_prefix(solver, message)
     folder = Path(out) if out is not None else prefix.parent
@@ -103,8 +109,9 @@ def train(
     for path in (folder, prefix.parent):
         path.mkdir(parents=True, exist_ok=True)
     start = _starting_point(prefix, resume, weights)
+    watch = Watch(solver, message)
     with _open_log(folder / "train.log", folder / "curve.csv", start, prefix) as (log, parser):
-        run = _Run(solver, message, start, log, parser, folder)
+        run = _Run(solver, message, start, log, parser, folder, watch)
         if start and start.iteration >= message.max_iter:
             logger.info(
                 "%s has reached iteration %s, and max_iter of %s is %s: nothing is left to do",
@@ -122,7 +129,12 @@ def train(
             command += ["-gpu", str(gpu)]
         if cpu:
             command.append("-cpu")
-        return run.watch(command, progress)
+        for finding in watch.before:
+            logger.warning("%s", finding)
+        try:
+            return run.run(command, progress)
+        finally:
+            run.pack()
 
 
 def _check_data(message) -> None:
@@ -142,8 +154,8 @@ def _starting_point(
         if states := list_states(prefix):
             logger.warning(
                 "Starting from scratch: this overwrites the snapshots of an earlier training. "
-                "The newest is %s; --resume continues from it.",
-                states[0],
+                "The newest is %s; %s continues from it.",
+                *(states[0], argument("resume", True)),
             )
         return None
     start = newest_snapshot(prefix, lambda why: logger.warning("Snapshot skipped: %s", why))
@@ -199,6 +211,7 @@ class _Run:
         log: TextIO,
         parser: LogParser,
         folder: Path,
+        watch: Watch,
     ) -> None:
         self.solver = solver
         self.message = message
@@ -207,8 +220,9 @@ class _Run:
         self.parser = parser
         self.log_path = folder / "train.log"
         self.curve_path = folder / "curve.csv"
+        self.watch = watch
 
-    def watch(self, command: list[str], progress: bool) -> TrainingResult:
+    def run(self, command: list[str], progress: bool) -> TrainingResult:
         """Run Caffe to its end; keep, parse and show its log line by line."""
         first = self.start.iteration if self.start else 0
         if self.start:
@@ -224,7 +238,8 @@ class _Run:
                     view.show(self.parser)
                     if not caffe.interrupts:
                         self._stop_if_diverged(row)
-                    self._warn_if_diverging(row, view)
+                    for finding in self.watch.news(self.parser.rows):
+                        view.warn(finding)
         for row in self.parser.end():
             curve.add(row)
         if caffe.interrupts:
@@ -253,7 +268,17 @@ class _Run:
             mean_test_error=latest("mean_test_error"),
             tau=self.parser.taus("tau"),
             tau_bias=self.parser.taus("tau_b"),
+            findings=self.watch.findings(self.parser.rows),
         )
+
+    def pack(self) -> None:
+        """Let the snapshots carry their net, unless it is no classifier."""
+        nets = (*self.message.test_net, self.message.net, self.message.train_net)
+        net = next(filter(None, nets), None)
+        if net is None:
+            return
+        with contextlib.suppress(BayesCaffeError, OSError):
+            pack_snapshots(net, self.parser.models)
 
     def _keep(self, line: str) -> list[dict[str, float]]:
         self.log.write(line)
@@ -268,19 +293,10 @@ class _Run:
         name = column.replace(":", " of ").replace("_", " ")
         raise BayesCaffeError(
             f"{self.solver}: the training diverged and was stopped: {name} is {row[column]} at "
-            f"iteration {row['iteration']}. {self._remedy()}\n"
+            f"iteration {row['iteration']}. {self.watch.remedy(self.parser.rows)}\n"
             + (f"last good snapshot: {good.state}" if good else "no snapshot was written before")
             + f"\nlog: {self.log_path}"
         )
-
-    def _warn_if_diverging(self, row: dict[str, float], view: TrainingView) -> None:
-        first = next((each["loss"] for each in self.parser.rows if "loss" in each), 0.0)
-        loss = row.get("loss", 0.0)
-        if loss > 10 * max(first, 1.0):
-            text = f"the loss was {first:.4g} at the start and is {loss:.4g}"
-            if abs(loss - _HIGHEST_LOSS) < 0.01:
-                text += ", which means a probability of 0 for the true label of every image"
-            view.warn(f"Iteration {row['iteration']}: {text}. {self._remedy()}")
 
     def _last_good(self) -> Snapshot | None:
         for state in reversed(self.parser.states):
@@ -288,16 +304,12 @@ class _Run:
                 return read_snapshot(state)
         return self.start
 
-    def _remedy(self) -> str:
-        return (
-            f"Try a base_lr below {self.message.base_lr:g} (Bayesian nets often need a smaller one "
-            "than stock nets) or a smaller tau_init."
-        )
-
     def _failure(self, code: int) -> str:
         said = [error.removeprefix("caffe: error: ") for error in self.parser.errors]
         if not said:
             said = [f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"]
+        if self.message.solver_mode == self.message.GPU and "CUDA device" in said[0]:
+            said[0] += f"; {argument('cpu', True)} computes on the CPU, though solver_mode is GPU"
         return "\n".join(
             [f"{self.solver}: caffe train failed: {said[0]}", *said[1:], f"log: {self.log_path}"]
         )
@@ -306,7 +318,7 @@ class _Run:
         good = self._last_good()
         logger.warning(
             "Interrupted. %s\nlog: %s",
-            f"Snapshot: {good.state}; `bayescaffe train {self.solver} --resume` continues from it."
+            f"Snapshot: {good.state}; {argument('resume', True)} continues from it."
             if good
             else "No snapshot was written.",
             self.log_path,

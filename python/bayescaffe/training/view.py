@@ -1,4 +1,4 @@
-"""What the user sees while a training runs: a bar on a terminal, lines elsewhere."""
+"""What the user sees while a training runs: a bar on a terminal or in a notebook, else lines."""
 
 import logging
 import sys
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
+from bayescaffe.common.progress import bar_class, is_notebook
+from bayescaffe.net.checking import Finding
 from bayescaffe.training.log import LogParser
 
 logger = logging.getLogger(__name__)
@@ -22,14 +24,19 @@ class TrainingView:
         self._first, self._last = first, last
         self._begin = time.monotonic()
         self._next_line = self._begin
-        self._has_warned = False
-        self._lines = progress and not sys.stderr.isatty()
-        is_bar = progress and not self._lines
-        self._bar = tqdm(
+        show_bar = bar_class() if progress else None
+        is_bar = show_bar is not None
+        self._lines = progress and not is_bar
+        self._bar = (show_bar or tqdm)(
             total=last, initial=first, unit="it", disable=not is_bar, dynamic_ncols=True
         )
         self._taus = tqdm(
-            bar_format="{desc}", position=1, leave=False, disable=not is_bar, dynamic_ncols=True
+            bar_format="{desc}",
+            position=1,
+            leave=False,
+            # The text of a notebook has one line for bars.
+            disable=not is_bar or is_notebook(),
+            dynamic_ncols=True,
         )
 
     def show(self, parser: LogParser) -> None:
@@ -49,12 +56,10 @@ class TrainingView:
             text += f", {tqdm.format_interval(left)} left" if left is not None else ""
             logger.info("Iteration %d of %d: %s", iteration, self._last, text)
 
-    def warn(self, text: str) -> None:
-        """Print a warning above the bar; only the first one of a training."""
-        if not self._has_warned:
-            self._has_warned = True
-            with tqdm.external_write_mode(file=sys.stderr):
-                logger.warning("Warning: %s", text)
+    def warn(self, finding: Finding) -> None:
+        """Print a finding above the bar."""
+        with tqdm.external_write_mode(file=sys.stderr):
+            logger.warning("%s", finding)
 
     def close(self) -> None:
         """Leave the last numbers on the screen."""
