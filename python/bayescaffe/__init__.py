@@ -24,6 +24,7 @@ Each command is also a function:
     bayescaffe analyze    analyze(draws)
     bayescaffe predict    predict(model, ["digit.png"])
     bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
+    bayescaffe pack       pack(model)
     bayescaffe export     export(model, "out", "means", to="onnx")
     bayescaffe report     report("report.html", draws, analysis)
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from bayescaffe.net.checking import Check, Finding, check
     from bayescaffe.net.converting import Conversion, convert
     from bayescaffe.net.model import Model
+    from bayescaffe.net.packing import pack
     from bayescaffe.net.posterior import LayerPosterior, inspect
     from bayescaffe.net.reducing import reduce_net
     from bayescaffe.reporting import plots
@@ -63,6 +65,7 @@ _MEMBERS = {
     "net.checking": ["Check", "Finding", "check"],
     "net.converting": ["Conversion", "convert"],
     "net.model": ["Model"],
+    "net.packing": ["pack"],
     "net.posterior": ["LayerPosterior", "inspect"],
     "net.reducing": ["reduce_net"],
     "reporting.page": ["report"],
@@ -95,6 +98,7 @@ __all__ = [
     "inspect",
     "load_draws",
     "open_images",
+    "pack",
     "plots",
     "predict",
     "read_curve",

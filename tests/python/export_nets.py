@@ -11,7 +11,6 @@ UPSTREAM = REPO / "build/caffe-src"
 FILES = {
     "lenet": (REPO / "models/lenet/bayes-dropout/train_test.prototxt", (1, 28, 28)),
     "cifar10_quick": (UPSTREAM / "examples/cifar10/cifar10_quick_train_test.prototxt", (3, 32, 32)),
-    "googlenet": (UPSTREAM / "models/bvlc_googlenet/deploy.prototxt", (3, 224, 224)),
 }
 NORMALISED = """
 layer {{ name: "{0}_bn" type: "BatchNorm" bottom: "{0}" top: "{0}" }}

@@ -60,7 +60,7 @@ def test_intervals_are_chosen_alike_by_all_commands(arguments):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--seed=-1", "argument --seed: seed -1 is not within 0..4294967295"),
+        ("--seed=-1", "argument --seed: -1 is not within 0..4294967295"),
         ("--passes=0", "argument --passes: 0 is not 1 or more"),
         ("--shape=28x28", "argument --shape: '28x28' is not CxHxW, such as 1x28x28"),
         ("--shape=axbxc", "argument --shape: 'axbxc' is not CxHxW, such as 1x28x28"),

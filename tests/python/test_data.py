@@ -347,10 +347,10 @@ def test_other_data_is_replaced_only_by_force(tmp_path, source, toy):
     out = tmp_path / "out"
     data.prepare_idx(source, out)
     before = snapshot(out)
-    with pytest.raises(BayesCaffeError, match="holds the set idx, not toy.*--force"):
+    with pytest.raises(BayesCaffeError, match="holds the set idx, not toy.*force=True"):
         data.prepare("toy", out, source=source)
     (out / "dataset.json").rename(tmp_path / "dataset.json")
-    with pytest.raises(BayesCaffeError, match="train_lmdb is there .*--force"):
+    with pytest.raises(BayesCaffeError, match="train_lmdb is there .*force=True"):
         data.prepare("toy", out, source=source)
     (tmp_path / "dataset.json").rename(out / "dataset.json")
     assert snapshot(out) == before
@@ -601,7 +601,7 @@ def test_all_sources_fail(tmp_path, toy, cache):
     assert "mirror A: name not known" in message
     assert "mirror B: bad address" in message
     assert "mirror C: " in message and "md5 of the content" in message
-    assert "bayescaffe data toy --from DIR" in message
+    assert "give it as source='DIR'" in message
     assert not (tmp_path / "out").exists()
     assert list(cache.rglob("*")) == []
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from dataclasses import replace
 
 import lmdb
@@ -54,6 +55,27 @@ def test_a_set_describes_itself(tmp_path, idx_set):
         content = b"".join(key + record for key, record in records(path))
         assert found.sha256 == hashlib.sha256(content).hexdigest()
     assert idx_set.description == read_description(tmp_path / "out/train_lmdb")
+
+
+def test_a_set_of_an_early_version_gets_descriptions(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    from bayescaffe.data import sources
+
+    write_digits(tmp_path / "idx", train=40, test=20, size=12, classes=10)
+    monkeypatch.setitem(sources.KNOWN, "mnist", replace(sources.KNOWN["mnist"], md5={}))
+    first = prepare("mnist", tmp_path / "out", source=tmp_path / "idx", progress=False)
+    added = ["mean.binaryproto", "train_lmdb/dataset.json", "test_lmdb/dataset.json"]
+    kept = ["dataset.json", "train_lmdb/data.mdb", "test_lmdb/data.mdb"]
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in [*added, *kept]}
+    for name in added:
+        (tmp_path / "out" / name).unlink()
+    # Without pycaffe, and without the files that it was made of.
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "caffe.proto.caffe_pb2", None)
+        assert prepare("mnist", tmp_path / "out", source="gone", progress=False) == first
+    assert "out: has no descriptions; force=True writes them (" in caplog.text
+    assert prepare("mnist", tmp_path / "out", source="gone", progress=False) == first
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in before} == before
 
 
 def test_the_mean_image_is_what_caffe_reads(tmp_path, idx_set):

@@ -144,7 +144,8 @@ def collect(tmp_path):
     (top / ".venv/bin").mkdir(parents=True)
     (top / ".venv/bin/python").symlink_to(sys.executable)
     (top / "build/caffe/tools").mkdir()
-    shutil.copy("/bin/bash", top / "build/caffe/tools/caffe")
+    for program in ("caffe", "convert_imageset", "compute_image_mean"):
+        shutil.copy("/bin/bash", top / "build/caffe/tools" / program)
     shutil.copy("/bin/bash", top / "build/caffe/lib/_caffe.so")
     (top / "build/caffe-src/LICENSE").write_text("Caffe's notice")
 

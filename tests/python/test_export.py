@@ -180,10 +180,10 @@ def test_wrong_usage_names_the_option(options, message, small, tmp_path, capsys)
 @pytest.mark.parametrize(
     "form, to, message",
     [
-        ("mean", "caffe", "form: 'mean' is not means, stochastic or"),
-        ("means", "torch", "to: 'torch' is not one of caffe, onnx"),
-        ([0, -2], "caffe", "form: -2 is not the index of a draw"),
-        ("stochastic", "caffe", "form: stochastic needs to: onnx"),
+        ("mean", "caffe", "form='mean' is not means, stochastic or"),
+        ("means", "torch", "to='torch' is not one of caffe, onnx"),
+        ([0, -2], "caffe", "form=-2 is not the index of a draw"),
+        ("stochastic", "caffe", "form='stochastic' needs to='onnx'"),
     ],
 )
 def test_wrong_arguments_are_named(form, to, message, small, tmp_path):

@@ -327,7 +327,7 @@ def test_arrays_that_are_no_images_are_named(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{}]))
     with pytest.raises(BayesCaffeError, match="x.npy: .*objects are not read"):
         open_images(tmp_path / "x.npy")
-    for bad in (np.zeros((3, 4)), np.zeros((0, 3, 3)), np.zeros((2, 3, 3), complex)):
+    for bad in (np.zeros(4), np.zeros((0, 3, 3)), np.zeros((2, 3, 3), complex)):
         with pytest.raises(BayesCaffeError, match="array: is .* expected numbers of images x hei"):
             ArrayImages(bad)
     with pytest.raises(BayesCaffeError, match="array: images are 1x6x4, but the net takes 1x6x5"):

@@ -56,6 +56,17 @@ def test_the_command_that_is_advised_works(files, capsys):
     assert new == old.replace("num_output: 16", "num_output: 8") != old
 
 
+def test_a_high_kl_weight_may_be_the_reason(files, capsys):
+    warning = "If the net's error is high, KL outweighs the data: kl_weight is 0.5, try kl_weight: "
+    assert main(["inspect", *files]) == 0
+    assert warning in capsys.readouterr().out
+    net = Path(files[0])
+    net.write_text(net.read_text().replace("kl_weight: 0.5", "kl_weight: 1e-6"))
+    assert main(["inspect", *files]) == 0
+    out = capsys.readouterr().out
+    assert "hidden is unsure of its signs" in out and "If the net's error is high" not in out
+
+
 def test_a_net_that_is_sure_gets_no_advice(tmp_path, digits, capsys):
     net = make_net(tmp_path, small_net(digits, "kl_weight: 0"))
     net.save(str(tmp_path / "weights"))

@@ -126,7 +126,7 @@ def test_one_draw_is_an_interval_without_width(interval):
 @pytest.mark.parametrize("interval", KINDS)
 def test_what_cannot_be_an_interval(interval):
     for level in (0, 1, -0.5, 95, float("nan")):
-        with pytest.raises(BayesCaffeError, match=f"level {level:g} .*write 95 % as 0.95"):
+        with pytest.raises(BayesCaffeError, match=f"level={level:g}: .*write 95 % as 0.95"):
             interval(np.arange(9.0), level)
     with pytest.raises(BayesCaffeError, match="at least one draw"):
         interval(np.empty((0, 3)), 0.9)

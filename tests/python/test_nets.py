@@ -12,6 +12,7 @@ pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
 from bayescaffe.data.lmdb import LmdbImages  # noqa: E402
 from bayescaffe.net.inference_net import inference_net  # noqa: E402
+from bayescaffe.net.messages import read_weights  # noqa: E402
 from bayescaffe.net.model import Model  # noqa: E402
 from caffe.proto import caffe_pb2  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
@@ -144,7 +145,7 @@ def test_mc_dropout(tmp_path, digits, images):
     assert model.is_random
     assert np.ptp(model.sample(images, 3), axis=0).max() > 0.01
     other = save_weights(tmp_path, small_net(digits, None))
-    with pytest.raises(BayesCaffeError, match="--mc-dropout: the net has no Dropout layer"):
+    with pytest.raises(BayesCaffeError, match="mc_dropout=True: the net has no Dropout layer"):
         Model(*other, mc_dropout=True)
 
 
@@ -167,7 +168,8 @@ def test_output_names_the_scores(trained, images):
         Model(*trained, output="out").sample(images, 1), Model(*trained).sample(images, 1)
     )
     with pytest.raises(
-        BayesCaffeError, match="no blob 'x' in phase TEST; it has data, label, conv"
+        BayesCaffeError,
+        match="output='x': the net has no such blob in phase TEST; it has data, label, conv",
     ):
         Model(*trained, output="x")
 
@@ -230,6 +232,37 @@ def test_nets_that_do_not_classify_are_refused(digits, change, message):
         inference_net(net_message(text))
 
 
+def test_the_numbers_of_a_caffemodel_keep_their_bits(tmp_path):
+    messages = pytest.importorskip("caffe.proto.caffe_pb2", reason="pycaffe is not built")
+    numbers = np.array([[1.1, -0.0, np.inf], [np.nan, 1e-42, -3]], np.float32)
+    net = messages.NetParameter()
+    for blob in (net.layer.add(name="a").blobs.add(), net.layer.add(name="b").blobs.add()):
+        blob.data.extend(numbers.ravel().tolist())
+        blob.diff.extend([7, 8])
+    net.layer[0].blobs[0].shape.dim.extend([2, 3])
+    for name in ("num", "channels", "height"):
+        setattr(net.layer[1].blobs[0], name, 1)
+    net.layer[1].blobs[0].width = 6
+    (tmp_path / "x.caffemodel").write_bytes(net.SerializeToString())
+    (a,), (b,) = (layer.blobs for layer in read_weights(tmp_path / "x.caffemodel"))
+    assert np.array_equal(a.view(np.int32), numbers.view(np.int32))
+    assert np.array_equal(b.view(np.int32), numbers.reshape(1, 1, 1, 6).view(np.int32))
+    a += 1  # not a view of what was read
+
+
+def test_an_auxiliary_classifier_is_not_the_output(digits):
+    loss = 'layer { name: "aux" type: "SoftmaxWithLoss" bottom: "hidden" bottom: "label" top: "aux"'
+    text = small_net(digits, BAYES)
+    assert inference_net(net_message(text + loss + " loss_weight: 0.3 }")).net.layer[-1].bottom == [
+        "out"
+    ]
+    assert inference_net(net_message(text + loss + " loss_weight: 2 }")).net.layer[-1].bottom == [
+        "hidden"
+    ]
+    with pytest.raises(BayesCaffeError, match="one blob of class scores, but found out, hidden"):
+        inference_net(net_message(text + loss + " }"))
+
+
 def test_deploy_nets_that_do_not_classify_are_refused(digits):
     text = HEADS["an Input layer"] + body(small_net(digits, BAYES))
     end = 'layer { name: "end" type: "%s" bottom: "%s" top: "end" }'
@@ -239,8 +272,6 @@ def test_deploy_nets_that_do_not_classify_are_refused(digits):
         inference_net(net_message(text + end % ("ReLU", "conv")))
     with pytest.raises(BayesCaffeError, match="one blob of class scores, but found none"):
         inference_net(net_message(""))
-    with pytest.raises(BayesCaffeError, match="old format"):
-        inference_net(net_message("layers { }"))
 
 
 def test_the_shape_of_images_must_be_known(tmp_path, digits, trained, images):
@@ -259,10 +290,10 @@ def test_the_shape_of_images_must_be_known(tmp_path, digits, trained, images):
 def test_wrong_passes_and_seeds_are_refused(trained, images):
     model = Model(*trained)
     for draws in (0, -1, []):
-        with pytest.raises(BayesCaffeError, match="but at least one draw is needed"):
+        with pytest.raises(BayesCaffeError, match="at least one draw is needed"):
             model.sample(images, draws)
     for seed in (-1, 2**32):
-        with pytest.raises(BayesCaffeError, match=f"seed {seed} is not within"):
+        with pytest.raises(BayesCaffeError, match=f"seed={seed} is not within"):
             Model(*trained, seed=seed)
 
 
@@ -335,3 +366,36 @@ def test_images_may_come_in_parts(trained, images):
     assert asked == [(0, 45)]
     with pytest.raises(BayesCaffeError, match="takes images of 1x12x12, not 1x12x11"):
         model.sample_parts(lambda first, count: images[:count, :, :, 1:], 45, 1)
+
+
+V1 = """input: "data" input_dim: 3 input_dim: 1 input_dim: 12 input_dim: 12
+layers { name: "out" type: INNER_PRODUCT bottom: "data" top: "out"
+         inner_product_param { num_output: 4 } }"""
+V0 = """input: "data" input_dim: 3 input_dim: 1 input_dim: 12 input_dim: 12
+layers { layer { name: "out" type: "innerproduct" num_output: 4 } bottom: "data" top: "out" }"""
+
+
+@pytest.mark.parametrize("text", [V1, V0])
+def test_nets_of_old_formats_are_upgraded_with_a_word(tmp_path, images, caplog, capfd, text):
+    caplog.set_level("INFO", "bayescaffe")
+    new = """layer { name: "out" type: "InnerProduct" bottom: "data" top: "out"
+                     inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }"""
+    net, weights = save_weights(tmp_path, HEADS["an Input layer"] + new)
+    expected = Model(net, weights).sample(images[:5], 1)
+    old = write(tmp_path, text, "old.prototxt")
+    capfd.readouterr()
+    assert np.array_equal(Model(old, weights).sample(images[:5], 1), expected)
+    assert f"{old}: upgraded from an old format" in caplog.text
+    assert capfd.readouterr().err == ""  # no warning of Caffe
+
+
+def test_old_weights_load_without_warnings(tmp_path, images, capfd):
+    old = net_message(V1)
+    random = np.random.default_rng(0)
+    for shape in ((4, 144), (4,)):
+        blob = old.layers[0].blobs.add(data=random.normal(size=int(np.prod(shape))))
+        blob.shape.dim.extend(shape)
+    (tmp_path / "old.caffemodel").write_bytes(old.SerializeToString())
+    model = Model(write(tmp_path, V1), tmp_path / "old.caffemodel")
+    assert model.sample(images[:5], 1).shape == (1, 5, 4)
+    assert capfd.readouterr().err == ""

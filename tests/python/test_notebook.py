@@ -44,8 +44,11 @@ def test_it_is_stored_without_outputs():
 
 def test_it_shows_figures_and_no_warnings(executed):
     outputs = [output for cell in executed[0].cells for output in cell.get("outputs", [])]
-    streams = [output.text for output in outputs if output.output_type == "stream"]
-    assert streams == ["Writing uncertainty/net.prototxt\n"]
+    streams = [output for output in outputs if output.output_type == "stream"]
+    shown = [stream.text for stream in streams if stream.name == "stdout"]
+    assert shown == ["Writing uncertainty/net.prototxt\n"]
+    # On a slow machine, progress bars appear.
+    assert not [stream.text for stream in streams if "warning" in stream.text.lower()]
     figures = [output.data.get("image/png", "") for output in outputs if "data" in output]
     assert len([figure for figure in figures if len(figure) > 3000]) == 8
 

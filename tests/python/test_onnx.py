@@ -231,8 +231,7 @@ def test_a_net_computes_what_ours_does(name, form, tmp_path):
         wanted = model.sample(images, [form])[0]
     assert wanted.max() < 0.99
     assert_close(run_onnxruntime(path, images), wanted)
-    if name != "googlenet":  # whose LRN layers are wrong in onnx's reference
-        assert_close(run_reference(path, images), wanted)
+    assert_close(run_reference(path, images), wanted)
 
 
 def test_the_batch_size_is_free(tmp_path):

@@ -108,7 +108,7 @@ def test_arrays_are_converted_or_refused(case, tmp_path):
     np.save(tmp_path / "x.npy", RGB)
     for images in (RGB, tmp_path / "x.npy"):
         assert labels(one(case, images, channels="rgb")) == [0, 1, 2]
-        with pytest.raises(BayesCaffeError, match='order of its colours is not .*channels="rgb"'):
+        with pytest.raises(BayesCaffeError, match="order of its colours is not .*channels='rgb'"):
             one(case, images)
     assert labels(one(case, RGB[:, ::-1], channels="bgr")) == [0, 1, 2]
     assert labels(one(case, RGB, channels="bgr")) == [2, 1, 0]
@@ -116,7 +116,7 @@ def test_arrays_are_converted_or_refused(case, tmp_path):
     assert [each.class_name for each in found] == NAMES
     with pytest.raises(BayesCaffeError, match="order of its colours is not known"):
         predict(case.model, RGB, passes=1, progress=False)
-    with pytest.raises(BayesCaffeError, match=r"channels \(--channels\) is 'gbr'"):
+    with pytest.raises(BayesCaffeError, match=r"channels='gbr'"):
         one(case, RGB, channels="gbr")
     with pytest.raises(BayesCaffeError, match="image files tell the order themselves"):
         one(case, case.pictures, channels="rgb")
@@ -164,7 +164,9 @@ def test_sub_folders_are_labels_by_their_names(case):
     named = open_images(case.pictures, class_names=["red", "green", "blue"])
     assert one(case, named).labels.tolist() == [2] * 4 + [1] * 4 + [0] * 4
     (case.pictures / "green").rename(case.pictures / "gren")
-    with pytest.raises(BayesCaffeError, match="pictures/gren: 'gren' is none .*'green'.*--labels"):
+    with pytest.raises(
+        BayesCaffeError, match="pictures/gren: 'gren' is none .*'green'.*give labels"
+    ):
         one(case, case.pictures)
     (case.pictures / "gren").rename(case.pictures / "monday")
     with pytest.raises(BayesCaffeError, match="'monday' is none of the .* are blue, green, red"):

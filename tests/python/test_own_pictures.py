@@ -130,7 +130,7 @@ def test_given_splits(tmp_path):
     result = from_folder(tmp_path / "in", tmp_path / "out", size=4, progress=False)
     assert (result.train_images, result.val_images, result.test_images) == (18, 6, 9)
     assert all(name.startswith("val/") for name in names(result.val))
-    with pytest.raises(BayesCaffeError, match="val: 0.1 cannot .* there is a folder val"):
+    with pytest.raises(BayesCaffeError, match="val=0.1 cannot .* there is a folder val"):
         from_folder(tmp_path / "in", tmp_path / "x", size=4, val=0.1, progress=False)
     (tmp_path / "in/val/rose").rename(tmp_path / "in/val/rosse")
     with pytest.raises(BayesCaffeError, match="in/val/rosse: 'rosse' is none .* 'rose'?"):
@@ -211,6 +211,29 @@ def test_lists_that_are_refused(tmp_path, listed, text, options, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("rose", "rosse"), ("rose", "roes"), ("rose", "rise")]
+)
+def test_two_classes_that_are_almost_the_same_are_told(tmp_path, listed, caplog, right, wrong):
+    path = listed("list.csv", f"3.png,{right}\n4.png,{right}\n5.png,{wrong}\na b/1.png,{wrong}\n")
+    options = {"size": 4, "progress": False}
+    from_folder(path, tmp_path / "out", **options)
+    one, two = sorted((right, wrong))
+    assert f"{one!r} (2 images) and {two!r} (2) differ by one letter" in caplog.text
+    caplog.clear()
+    from_folder(path, tmp_path / "b", class_names=[right, wrong], **options)
+    assert "differ by one letter" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [("cat", "rat"), ("cell1", "cell2"), ("rose", "nose ring")]
+)
+def test_classes_that_differ_on_purpose(tmp_path, listed, caplog, one, two):
+    path = listed("list.csv", f"3.png,{one}\n4.png,{one}\n5.png,{two}\na b/1.png,{two}\n")
+    from_folder(path, tmp_path / "out", size=4, progress=False)
+    assert "differ by one letter" not in caplog.text
+
+
 def test_pictures_that_cannot_be_read(tmp_path, pictures, caplog):
     bad = pictures / "rose" / "bad.jpg"
     bad.write_bytes(b"no picture")
@@ -247,9 +270,9 @@ def test_folders_that_are_refused(tmp_path, pictures):
     refused("rose: has no sub-folders; expected a sub-folder of pictures for", pictures / "rose")
     refused("nowhere: no such folder", tmp_path / "nowhere")
     refused("lies inside of", out=pictures / "out")
-    refused("channels: 'gbr' is not one of bgr, rgb, grey", channels="gbr")
-    refused("aspect: 'crop' is not one of squash, keep", aspect="crop")
-    refused("val: 1.5 is not a share", val=1.5)
+    refused("channels='gbr' is not one of bgr, rgb, grey", channels="gbr")
+    refused("aspect='crop' is not one of squash, keep", aspect="crop")
+    refused("val=1.5 is not a share", val=1.5)
     refused(r"val \+ test: no images are left", val=0.5, test=0.5)
     refused("size: 0x3 is not 1 or more", size=(0, 3))
 
@@ -258,7 +281,7 @@ def test_what_is_there_is_replaced_only_by_force(tmp_path, pictures):
     out = tmp_path / "out"
     from_folder(pictures, out, size=4, test=0.2, progress=False)
     before = snapshot(out)
-    with pytest.raises(BayesCaffeError, match="out/train_lmdb is there already; .*--force"):
+    with pytest.raises(BayesCaffeError, match="out/train_lmdb is there already; .*force=True"):
         from_folder(pictures, out, size=8, progress=False)
     assert snapshot(out) == before
     from_folder(pictures, out, size=8, progress=False, force=True)

@@ -172,6 +172,14 @@ def test_reliability_leaves_empty_bins_out():
     assert marks.get_offsets().tolist() == [[0.4, 0.0], [0.868, 0.8]]
 
 
+def test_the_scale_of_few_images_has_plain_labels():
+    ax = plots.plot_entropy({"right": [0.1, 0.2, 0.3], "wrong": [0.5]})
+    ax.figure.canvas.draw()
+    texts = [label.get_text() for label in ax.get_yticklabels(which="both")]
+    assert [text for text in texts if text and "%" not in text] == []
+    assert {"10%", "100%"} <= set(texts)
+
+
 def test_entropy_is_a_share_of_each_group():
     ax = plots.plot_entropy({"right": np.array([0.0, 0.1, 1.0, 1.0]), "wrong": []}, bins=2)
     assert ax.patches[0].get_data().values.tolist() == [0.5, 0.5]

@@ -208,7 +208,7 @@ def test_damaged_files_are_named(tmp_path, digits):
     (tmp_path / "bad").write_bytes(b"\xff" * 100)
     with pytest.raises(BayesCaffeError, match="bad: damaged, or no caffemodel"):
         inspect(net, tmp_path / "bad")
-    with pytest.raises(BayesCaffeError, match="bad: not a NetParameter in text format"):
+    with pytest.raises(BayesCaffeError, match="bad: not a prototxt: "):
         inspect(tmp_path / "bad", weights)
     with pytest.raises(FileNotFoundError, match="none"):
         inspect(net, tmp_path / "none")

@@ -85,7 +85,7 @@ def test_files_folders_contents_and_arrays_give_the_same(trained, folder, pixels
 def test_a_prototxt_and_its_weights_are_a_model(trained, pixels):
     expected = predict(Model(*trained), pixels, 50)
     assert predict(trained[0], pixels, 50, weights=trained[1]) == expected
-    with pytest.raises(BayesCaffeError, match="give the caffemodel too, as weights="):
+    with pytest.raises(BayesCaffeError, match="give the caffemodel, too"):
         predict(trained[0], pixels, 50)
 
 
@@ -120,9 +120,9 @@ def test_the_rule_decides(certain, lower, probability, decision):
 
 
 def test_thresholds_are_probabilities():
-    with pytest.raises(BayesCaffeError, match=r"accept_above: 1.1 is not within 0..1"):
+    with pytest.raises(BayesCaffeError, match=r"accept_above=1.1 is not within 0..1"):
         Rule(accept_above=1.1)
-    with pytest.raises(BayesCaffeError, match=r"escalate_below: nan is not within 0..1"):
+    with pytest.raises(BayesCaffeError, match=r"escalate_below=nan is not within 0..1"):
         Rule(escalate_below=float("nan"))
 
 
@@ -147,9 +147,11 @@ def test_a_net_that_is_not_random_needs_one_pass(tmp_path, digits, pixels, caplo
 def test_too_few_passes_are_said(trained, pixels, caplog):
     predict(Model(*trained), pixels, 5)
     assert "5 draws are too few for intervals at level 0.95" in caplog.text
-    with pytest.raises(BayesCaffeError, match="passes: 0, but at least one draw is needed"):
+    with pytest.raises(BayesCaffeError, match="passes=0: at least one draw is needed"):
         predict(Model(*trained), pixels, 0)
-    with pytest.raises(BayesCaffeError, match="level 95 of a credible interval is not between"):
+    with pytest.raises(
+        BayesCaffeError, match="level=95: the level of a credible interval is between"
+    ):
         predict(Model(*trained), pixels, 5, level=95)
 
 

@@ -1,20 +1,33 @@
 """What the README shows works as it stands there."""
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import bayescaffe
 import numpy as np
 import pytest
 import yaml
-from conftest import REPO, input_net, small_net
+from conftest import PLAIN_ENVIRONMENT, REPO, input_net, small_net
+from drawn_pictures import SHAPES, draw, draw_pictures
+from PIL import Image
 
 README = (REPO / "README.md").read_text()
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.M | re.S)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.M | re.S)
+    return [text for name, text in found if name == language]
+
+
+def block(language, start):
+    """The one block of a language whose text begins so."""
+    (found,) = [text for text in blocks(language) if text.startswith(start)]
+    return found
 
 
 def test_make_targets_exist():
@@ -54,7 +67,7 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     names = {"images": np.random.default_rng(0).random((3, 1, 12, 12), np.float32)}
-    example = blocks("python")[0]
+    example = block("python", "import bayescaffe  # with")
     assert len(example.strip().splitlines()) <= 7
     exec(example, names)
     printed = capsys.readouterr().out.splitlines()
@@ -67,10 +80,69 @@ def test_python_example_runs(tmp_path, digits, monkeypatch, capsys):
 
 def test_python_example_of_data_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example = blocks("python")[1]
+    example = block("python", "bayescaffe.data.from_arrays")
     names = {"X": np.zeros((20, 8, 8, 3), np.uint8), "y": np.arange(20) % 2}
     exec(example, {"bayescaffe": bayescaffe, **names})
     assert bayescaffe.data.open_images(tmp_path / "data/mine/val_lmdb").channels == "bgr"
+
+
+# ---- Your own pictures ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A directory with a space in its name, the examples, and a solver that ends soon."""
+    folder = tmp_path / "my work"
+    shutil.copytree(REPO / "examples/pictures", folder / "examples/pictures")
+    solver = folder / "examples/pictures/solver.prototxt"
+    text = solver.read_text()
+    assert text.count("max_iter: 500\n") == 1
+    solver.write_text(text.replace("max_iter: 500\n", "max_iter: 6\n"))
+    (folder / ".venv").symlink_to(sys.prefix)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def form(line):
+    """A line of output with every number as 0, and every run of spaces as one."""
+    return re.sub(r" +", " ", re.sub(r"\d+([.,]\d+)*(e[+-]\d+)?", "0", line))
+
+
+def test_five_commands_take_pictures_to_a_report(workplace):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    draw_pictures(workplace / "photos", 10, ["Bälle", "square", "a <b> triangle"])
+    commands = block("sh", ".venv/bin/bayescaffe data folder photos --out data/photos --size 64\n")
+    assert len(commands.strip().splitlines()) == 5
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+    )
+    assert done.returncode == 0, done.stdout
+    found = set(map(form, done.stdout.splitlines()))
+    shown = block("", "data/photos/train_lmdb: ").splitlines()
+    shown = [line for line in shown if line != "  ⋮" and not line.startswith("training images")]
+    assert [line for line in shown if form(line) not in found] == [], done.stdout
+    draws = bayescaffe.load_draws("photos.npz")
+    assert draws.probabilities.shape == (100, 6, 3)
+    assert draws.meta["class_names"] == ["Bälle", "a <b> triangle", "square"]
+    page = Path("photos.html").read_text()
+    assert "Bälle" in page and "a &lt;b&gt; triangle" in page and "a <b>" not in page
+    assert page.count("data:image/png") > 6
+
+
+def test_arrays_get_to_a_report_in_python(workplace):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    random = np.random.default_rng(1)
+    y = np.arange(30) % 3
+    pictures = [draw(SHAPES[label], random).resize((40, 40), Image.BILINEAR) for label in y]
+    names = {"X": np.stack([np.asarray(picture) for picture in pictures]), "y": y}
+    exec(block("python", "import bayescaffe\n\n# X:"), names)
+    assert names["draws"].probabilities.shape == (100, 6, 3)
+    assert tuple(names["draws"].meta["class_names"]) == SHAPES
+    assert "triangle" in Path("mine.html").read_text()
 
 
 # ---- All pages ----------------------------------------------------------------------------------

@@ -236,8 +236,8 @@ def test_input_that_does_not_fit_is_refused(draws, tmp_path):
         with pytest.raises(BayesCaffeError, match=message):
             report(tmp_path / "r.html", draws, analysis, **options)
 
-    refuse("2 class names, expected 5", class_names=["a", "b"])
-    refuse("baseline other: 30 images", baselines={"other": analyze(make_draws(images=30))})
+    refuse("class_names: 2 names, expected 5", class_names=["a", "b"])
+    refuse("baselines: other: 30 images", baselines={"other": analyze(make_draws(images=30))})
     refuse(r"images of shape \(\d+, 2, 4, 4\)", images=lambda i: np.zeros((len(i), 2, 4, 4)))
     assert not list(tmp_path.iterdir())
 

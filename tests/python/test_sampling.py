@@ -159,9 +159,11 @@ def test_a_prototxt_and_its_weights_are_a_model(trained, images):
     expected = sample(Model(*trained), images, 2).probabilities
     found = sample(trained[0], images, 2, weights=str(trained[1])).probabilities
     assert np.array_equal(found, expected)
-    with pytest.raises(BayesCaffeError, match="net.prototxt: give the caffemodel too, as weights="):
+    with pytest.raises(
+        BayesCaffeError, match="net.prototxt: a prototxt has no weights; give the caffemodel, too"
+    ):
         sample(trained[0], images, 2)
-    with pytest.raises(BayesCaffeError, match="weights x: the model has its weights already"):
+    with pytest.raises(BayesCaffeError, match="weights='x': the model has its weights already"):
         sample(Model(*trained), images, 2, weights="x")
 
 
@@ -211,7 +213,7 @@ def test_a_net_that_is_not_random_says_so(tmp_path, digits, out, caplog):
 
 @pytest.mark.parametrize("passes", [0, -3])
 def test_no_passes_are_refused(trained, out, passes, capsys):
-    with pytest.raises(BayesCaffeError, match=f"passes: {passes}, but at least one draw is needed"):
+    with pytest.raises(BayesCaffeError, match=f"passes={passes}: at least one draw is needed"):
         sample(Model(*trained), passes=passes, out=out)
     with pytest.raises(SystemExit):
         cli.main(["sample", *map(str, trained), "--passes", str(passes)])
@@ -250,12 +252,10 @@ def test_what_is_no_number_is_refused(tmp_path, digits, trained, images, out):
 def test_images_of_another_shape_are_refused(trained, images, out):
     with pytest.raises(BayesCaffeError, match="images are 1x11x12, but the net takes 1x12x12"):
         sample(Model(*trained), images[:, :, 1:], 1, out=out)
-    with pytest.raises(BayesCaffeError, match="put the channels before height and width"):
-        sample(Model(*trained), images.transpose(0, 2, 3, 1), 1, out=out)
 
 
 def test_class_names_must_be_as_many_as_classes(trained, out):
-    with pytest.raises(BayesCaffeError, match="3 class names for 4 classes"):
+    with pytest.raises(BayesCaffeError, match="class_names: 3 names for 4 classes"):
         sample(Model(*trained), passes=1, out=out, class_names=list("abc"))
     draws = sample(Model(*trained), passes=1, out=out, class_names=list("abcd"))
     assert draws.meta["class_names"] == ["a", "b", "c", "d"]

@@ -19,13 +19,14 @@ from bayescaffe.cli import (
     data,
     export,
     inspect,
+    pack,
     predict,
     report,
     sample,
     train,
 )
-from bayescaffe.cli.arguments import common_arguments
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.cli.arguments import CommandParser, common_arguments
+from bayescaffe.common.errors import BayesCaffeError, arguments_are_options
 
 # A subcommand is a function that adds its parser to the subparsers it is given and sets the
 # parser's default `run`, a function from the parsed arguments to None. It imports what is heavy
@@ -39,6 +40,7 @@ COMMANDS = (
     analyze.register,
     predict.register,
     inspect.register,
+    pack.register,
     export.register,
     report.register,
 )
@@ -51,7 +53,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Bayesian Caffe's driver. Start with `bayescaffe data mnist`.",
     )
     parser.add_argument("--version", action="version", version=f"bayescaffe {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
+    )
     for register in COMMANDS:
         register(subparsers, common_arguments())
     return parser
@@ -67,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bayescaffe").setLevel(logging.WARNING if args.quiet else logging.INFO)
     try:
-        args.run(args)
+        with arguments_are_options(getattr(args, "options", {})):
+            args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
         # Silently, as other tools are ended by SIGPIPE; what is left in the buffer goes nowhere.

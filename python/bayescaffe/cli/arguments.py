@@ -9,12 +9,50 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.common.checks import check_seed
+from bayescaffe.common.checks import SEEDS
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
     from bayescaffe.data.interface import Shape
     from bayescaffe.net.model import Model
+
+
+OTHER_NAMES = {
+    "baseline": "baselines",
+    "classes": "class_names",
+    "data": "images",
+    "shape": "image_shape",
+}
+"""Arguments of functions that have another name than the option, by that of the option."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command.
+
+    It takes options between positional arguments, even if the number of these is free, and tells
+    how arguments of functions are called on the command line.
+    """
+
+    _is_inside = False
+
+    def parse_known_args(self, args=None, namespace=None):
+        if self._is_inside or self._subparsers:
+            return super().parse_known_args(args, namespace)
+        self._is_inside = True  # what it calls calls this again
+        try:
+            namespace, rest = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
+        namespace.options = self.options()
+        return namespace, rest
+
+    def options(self) -> dict[str, str]:
+        """The option, or the name of the positional argument, of each argument of a function."""
+        names = {
+            action.dest: action.option_strings[-1] if action.option_strings else action.metavar
+            for action in self._actions
+        }
+        return names | {OTHER_NAMES[name]: names[name] for name in names if name in OTHER_NAMES}
 
 
 def common_arguments() -> argparse.ArgumentParser:
@@ -64,16 +102,9 @@ def add_net_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `read_model` needs."""
-    parser.add_argument("net", metavar="NET", help="prototxt of the net")
-    parser.add_argument("weights", metavar="WEIGHTS", help="caffemodel of the net")
+    group = add_definition_arguments(parser)
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
-    )
-    parser.add_argument(
-        "--classes",
-        type=Path,
-        metavar="FILE",
-        help="names of the classes, one in each line (default: those of the net's LMDB)",
     )
     parser.add_argument(
         "--untrained",
@@ -81,9 +112,46 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="take stock WEIGHTS for Bayesian layers; the spread of the draws then says nothing",
     )
     parser.set_defaults(gpu=None)
+    group.add_argument(
+        "--mc-dropout",
+        action="store_true",
+        help="let Dropout layers drop, which makes a stock net random",
+    )
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a net and its weights, which may be in one file."""
+    parser.add_argument(
+        "net",
+        type=Path,
+        metavar="NET",
+        help="prototxt of the net, or of the solver that trained it; not needed if WEIGHTS is from "
+        "`bayescaffe train` or `pack`",
+    )
+    parser.add_argument(
+        "weights",
+        type=Path,
+        nargs="?",
+        metavar="WEIGHTS",
+        help="caffemodel of the net (default: the newest snapshot, if NET is a solver)",
+    )
+
+
+def add_definition_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add what tells a net, its images and its classes; return the group of what nets often tell
+    themselves."""
+    add_file_arguments(parser)
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes, one in each line (default: those of the net's LMDB)",
+    )
     group = parser.add_argument_group("if the net does not tell")
     group.add_argument(
-        "--output", metavar="BLOB", help="the class scores (default: those in SoftmaxWithLoss)"
+        "--output",
+        metavar="BLOB",
+        help="the class scores (default: those in the SoftmaxWithLoss of the greatest weight)",
     )
     add_shape_argument(group)
     group.add_argument(
@@ -99,11 +167,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is subtracted before: a number, one for each channel (104,117,123), or a "
         ".binaryproto file (default: as in the net's data layer)",
     )
-    group.add_argument(
-        "--mc-dropout",
-        action="store_true",
-        help="let Dropout layers drop, which makes a stock net random",
-    )
+    return group
 
 
 def add_shape_argument(parser: argparse._ActionsContainer) -> None:
@@ -116,22 +180,41 @@ def add_shape_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def resolve_files(args: argparse.Namespace) -> None:
+    """Let a solver stand for its net and its newest weights, and let a caffemodel that carries its
+    net come alone: what is then in the place of the weights is the first of the images."""
+    from bayescaffe.net.messages import is_caffemodel, read_text
+    from bayescaffe.net.net_files import is_solver
+    from bayescaffe.training.snapshots import trained_net
+
+    if not args.net.is_file():
+        raise BayesCaffeError(f"{args.net}: no such file")
+    is_alone = is_caffemodel(args.net)
+    is_of_solver = not is_alone and is_solver(read_text(args.net))
+    has_no_weights = is_alone or (
+        is_of_solver and args.weights and args.weights.suffix not in (".caffemodel", ".h5")
+    )
+    if has_no_weights and args.weights and hasattr(args, "images"):
+        args.images.insert(0, str(args.weights))
+        args.weights = None
+    if is_of_solver:
+        net, newest = trained_net(args.net)
+        args.net, args.weights = net, args.weights or newest
+
+
 def read_model(args: argparse.Namespace, image_shape: Shape | None = None) -> Model:
-    """The model that `add_net_arguments` asked for; its images may tell their shape."""
+    """The model that `add_model_arguments` or `add_definition_arguments` asked for; its images may
+    tell their shape."""
     from bayescaffe.net.messages import read_mean
     from bayescaffe.net.model import Model
 
+    options = ("seed", "output", "mc_dropout", "gpu", "scale", "untrained")
     return Model(
         args.net,
         args.weights,
-        seed=args.seed,
-        output=args.output,
-        mc_dropout=args.mc_dropout,
-        gpu=args.gpu,
         image_shape=args.shape or image_shape,
-        scale=args.scale,
         mean=read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
-        untrained=args.untrained,
+        **{name: getattr(args, name) for name in options if hasattr(args, name)},
     )
 
 
@@ -180,10 +263,8 @@ def indices(text: str) -> str:
 def seed(text: str) -> int:
     """A whole number of 32 bits."""
     number = int(text)
-    try:
-        check_seed(number)
-    except BayesCaffeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    if not 0 <= number < SEEDS:
+        raise argparse.ArgumentTypeError(f"{number} is not within 0..{SEEDS - 1}")
     return number
 
 

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from bayescaffe.cli.arguments import count
+from bayescaffe.cli.arguments import add_shape_argument, count
 
 DESCRIPTION = """\
 Make a stock net Bayesian.
@@ -14,14 +14,16 @@ Make a stock net Bayesian.
 NET is a prototxt for training or for deployment, or a solver. The folder --out gets the Bayesian
 prototxt, a solver and, with --weights, a caffemodel to start from. Each layer that is converted
 gets `Bayes` before its type and a `bayes_param`. Its prior takes the place of weight decay, so its
-decay_mult becomes 0. Everything else, comments and layout included, stays as it is. A net in an old
-format is upgraded first.
+decay_mult becomes 0. Its kl_weight is 0.017 * dataset_size / (number of Bayesian weights of the
+net), by the rule of docs/kl.md. Everything else, comments and layout included, stays as it is. A
+net in an old format is upgraded first, and loses its comments.
 
 By default all layers are converted that can be, without those that are frozen by lr_mult: 0."""
 
 EXAMPLES = """\
 examples:
   bayescaffe convert solver.prototxt --weights stock.caffemodel
+  bayescaffe convert solver.prototxt --data data/photos     on your own pictures
   bayescaffe convert train_val.prototxt --layers 'fc*,conv5' --out bayes
   bayescaffe convert deploy.prototxt --last 1
   bayescaffe convert solver.prototxt --dataset-size 1281167 --cpu
@@ -57,11 +59,19 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     )
     choice.add_argument("--all", action="store_true", help="convert all of them (the default)")
     parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="let the net read the LMDBs that `bayescaffe data` wrote to DIR, with their mean and "
+        "as many classes as they have (default: what the net says)",
+    )
+    parser.add_argument(
         "--dataset-size",
         type=count,
         metavar="N",
         help="the number of training examples (default: read from the net's training LMDB)",
     )
+    add_shape_argument(parser)
     parser.add_argument(
         "--out",
         type=Path,
@@ -90,7 +100,9 @@ def _run(args: argparse.Namespace) -> None:
         args.weights,
         layers=args.layers,
         last=args.last,
+        data=args.data,
         dataset_size=args.dataset_size,
+        shape=args.shape,
         out=args.out,
         to_stock=args.to_stock,
         cpu=args.cpu,

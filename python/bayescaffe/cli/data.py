@@ -208,8 +208,8 @@ def add_array(sets, common: argparse.ArgumentParser) -> None:
         epilog=EXAMPLES["array"],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("images", type=Path, metavar="X.npy", help="the images")
-    parser.add_argument("labels", type=Path, metavar="Y.npy", help="their labels")
+    parser.add_argument("X", type=Path, metavar="X.npy", help="the images")
+    parser.add_argument("y", type=Path, metavar="Y.npy", help="their labels")
     parser.add_argument(
         "--layout",
         choices=("nhwc", "nchw", "nhw"),
@@ -284,8 +284,8 @@ def _run_array(args: argparse.Namespace) -> None:
     _print(
         args,
         from_arrays(
-            map_array(args.images),
-            map_array(args.labels),
+            map_array(args.X),
+            map_array(args.y),
             args.out,
             layout=args.layout,
             channels=args.channels,

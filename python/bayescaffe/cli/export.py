@@ -10,6 +10,7 @@ from bayescaffe.cli.arguments import (
     index_range,
     read_class_names,
     read_model,
+    resolve_files,
 )
 
 DESCRIPTION = """\
@@ -69,6 +70,7 @@ def _run(args: argparse.Namespace) -> None:
 
     from bayescaffe.exporting.export import export
 
+    resolve_files(args)
     class_names = read_class_names(args.classes)
     paths = export(
         read_model(args),

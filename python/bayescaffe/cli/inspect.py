@@ -6,6 +6,8 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
+from bayescaffe.cli.arguments import add_file_arguments
+
 DESCRIPTION = """\
 Show the uncertainty of each Bayesian layer of a trained net, and advise on the size of layers.
 
@@ -13,7 +15,7 @@ A weight has the posterior N(m, (tau m)^2). If tau is above 0.608, fewer than 95
 weights are expected to have the sign of their mean. Such a layer is unsure of its signs, and can
 probably do with fewer outputs: the paper halved LeNet's first fully connected layer (tau 0.758;
 0.567 afterwards) at no loss of accuracy. The output layer has the size that the task demands, so it
-is left alone.
+is left alone. A net that has not learned its data has a high tau as well, if kl_weight is too high.
 
 --reduce writes the net with smaller layers to --out; train it again. Only the num_output of these
 layers changes; comments and layout stay."""
@@ -21,7 +23,7 @@ layers changes; comments and layout stay."""
 EXAMPLES = """\
 examples:
   cd models/lenet/bayes-dropout
-  bayescaffe inspect train_test.prototxt lenet_iter_10000.caffemodel
+  bayescaffe inspect lenet_iter_10000.caffemodel
   bayescaffe inspect train_test.prototxt lenet_iter_10000.caffemodel --csv layers.csv
   bayescaffe inspect train_test.prototxt lenet_iter_10000.caffemodel \\
       --reduce fc1=250 --reduce conv2=25 --out reduced.prototxt"""
@@ -43,8 +45,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("net", type=Path, metavar="NET", help="prototxt of the net, with the prior")
-    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="caffemodel of that net")
+    add_file_arguments(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the numbers to FILE")
     parser.add_argument(
         "--reduce",
@@ -73,11 +74,14 @@ def _run(args: argparse.Namespace) -> None:
     if bool(sizes) != bool(args.out):
         args.usage_error("--reduce LAYER=N and --out FILE go together")
 
+    from bayescaffe.net.messages import net_text, parse_message
+    from bayescaffe.net.objective import objective_of
     from bayescaffe.net.posterior import inspect, write_csv
     from bayescaffe.net.reducing import advice
 
     layers = inspect(args.net, args.weights)
-    text = args.net.read_text()
+    text = net_text(args.net)
+    args.weights = args.weights or args.net
     reduction = _write_reduced(args, text, sizes) if sizes else None
     if args.csv:
         write_csv(layers, args.csv)
@@ -101,7 +105,8 @@ def _run(args: argparse.Namespace) -> None:
         before, after = reduction["parameters_before"], reduction["parameters"]
         print(f"\n{args.out}: {before:,} -> {after:,} weights and biases (1/{before / after:.2f})")
     else:
-        print(f"\n{_advice(args, advised)}")
+        objective = objective_of(parse_message(text, "NetParameter", args.net).layer)
+        print(f"\n{_advice(args, advised, objective)}")
 
 
 def _write_reduced(args: argparse.Namespace, text: str, sizes: dict[str, int]) -> dict:
@@ -151,13 +156,15 @@ def _table(layers) -> str:
     return "\n".join(lines)
 
 
-def _advice(args: argparse.Namespace, advised) -> str:
+def _advice(args: argparse.Namespace, advised, objective) -> str:
     from bayescaffe.net.reducing import SIGN_CERTAINTY
 
     limit = f"{SIGN_CERTAINTY:.0%}"
     if not advised:
         return f"Every layer whose size can change is sure of its signs (sign is {limit} or more)."
     lines, sizes = [], []
+    if objective.is_above_rule:
+        lines.append(f"If the net's error is high, KL outweighs the data: {objective.advice}. Else")
     for one in advised:
         found = f"{one.layer} is unsure of its signs (sign {one.sign_certainty:.2%}, below {limit})"
         if one.obstacle:

@@ -14,6 +14,7 @@ from bayescaffe.cli.arguments import (
     add_net_arguments,
     read_class_names,
     read_model,
+    resolve_files,
     share,
 )
 from bayescaffe.common.errors import BayesCaffeError
@@ -30,17 +31,20 @@ Predict the class of images with many draws of a trained net, and decide what to
   repeat    otherwise: one class leads, but the draws differ; another picture may settle it
 
 A draw is one network, drawn from the posterior. NET is the prototxt that the net was trained with,
-or one for deployment; WEIGHTS is its caffemodel. An IMAGE is a file that Pillow reads (PNG, JPEG,
-…), of any size, grey or colour; a folder, sub-folders included; or - for one image from standard
-input. Images are turned upright, put on white where they are transparent, and brought to the size
-and the order of colours that the net takes. A net for MNIST expects white digits on black: use
---invert for ink on paper.
+or one for deployment; WEIGHTS is its caffemodel. For a solver, both are known: give it alone. A
+caffemodel from `bayescaffe train` or `bayescaffe pack` carries its net: give it alone, too.
+
+An IMAGE is a file that Pillow reads (PNG, JPEG, …), of any size, grey or colour; a folder,
+sub-folders included; or - for one image from standard input. Images are turned upright, put on
+white where they are transparent, and brought to the size and the order of colours that the net
+takes. A net for MNIST expects white digits on black: use --invert for ink on paper.
 
 If an image cannot be read, the others are still predicted and the exit code is 1."""
 
 EXAMPLES = """\
 examples:
-  bayescaffe predict train_test.prototxt lenet.caffemodel digit.png --invert
+  bayescaffe predict lenet.caffemodel digit.png --invert
+  bayescaffe predict solver.prototxt photo.jpg                        the newest weights
   bayescaffe predict net.prototxt net.caffemodel photos/ --classes names.txt --accept-above 0.9
   curl -s http://camera/still | bayescaffe predict net.prototxt net.caffemodel - --json
 
@@ -60,7 +64,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_net_arguments(parser)
-    parser.add_argument("images", metavar="IMAGE", nargs="+", help="image file, folder, or -")
+    parser.add_argument("images", metavar="IMAGE", nargs="*", help="image file, folder, or -")
     add_interval_arguments(parser)
     for name, what in (
         ("--accept-above", "accept only what is certain with a lower end of at least X"),
@@ -70,12 +74,15 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
             name, type=share, default=0.5, metavar="X", help=f"{what} (default: 0.5)"
         )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each image")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, usage_error=parser.error)
 
 
 def _run(args: argparse.Namespace) -> None:
     from bayescaffe.infer.prediction import Rule, predict
 
+    resolve_files(args)
+    if not args.images:
+        args.usage_error("the following arguments are required: IMAGE")
     errors = []
 
     def report(name: str, error: BayesCaffeError) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import add_net_arguments, read_class_names, read_model
+from bayescaffe.cli.arguments import add_net_arguments, read_class_names, read_model, resolve_files
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ draws file, which `bayescaffe analyze` and `bayescaffe report` read.
 
 A draw is one network, drawn from the posterior. Draw k of a seed is the same network for every
 image, for any number of draws, on every machine. NET is the prototxt that the net was trained with,
-or one for deployment; WEIGHTS is its caffemodel.
+or one for deployment; WEIGHTS is its caffemodel. For a solver, both are known: give it alone. A
+caffemodel from `bayescaffe train` or `bayescaffe pack` carries its net: give it alone, too.
 
 DATA is an LMDB, a folder of image files (sub-folders included), a text file that names an image
 file in each line, or an .npy or .npz array: images x height x width, or images x channels x height
@@ -35,8 +36,9 @@ named by numbers or classes. Without labels there is no error to report."""
 
 EXAMPLES = """\
 examples:
+  bayescaffe sample solver.prototxt --out draws.npz         the newest weights, the net's own images
   bayescaffe sample train_test.prototxt lenet.caffemodel              the net's own test images
-  bayescaffe sample net.prototxt net.caffemodel --data photos/        image files
+  bayescaffe sample trained.caffemodel --data photos/                 image files
   bayescaffe sample net.prototxt net.caffemodel --data x.npy --labels y.npy --passes 20 --out x.npz
 
 In Python:
@@ -79,6 +81,7 @@ def _run(args: argparse.Namespace) -> None:
     from bayescaffe.data.images import open_images
     from bayescaffe.infer.sampling import sample
 
+    resolve_files(args)
     class_names = read_class_names(args.classes)
     images = None
     if args.data is not None:
@@ -89,7 +92,7 @@ def _run(args: argparse.Namespace) -> None:
         raise BayesCaffeError("--labels: needs --data; the net's own LMDB has its labels")
     elif args.channels is not None:
         raise BayesCaffeError("--channels: needs --data; the net takes its own LMDB as it is")
-    out = args.out or Path(Path(args.weights).name).with_suffix(".draws.npz")
+    out = args.out or Path((args.weights or args.net).name).with_suffix(".draws.npz")
     draws = sample(
         read_model(args, images.shape if images else None),
         images,

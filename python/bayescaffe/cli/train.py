@@ -18,8 +18,14 @@ the snapshots:
   curve.csv   one line per logged iteration (`display` and `test_interval` of the solver): loss, KL,
               learning rate, test loss, test error, tau of each Bayesian layer
 
+The caffemodels carry the net: `bayescaffe predict` and others need no other file.
+
 Ctrl-C writes a snapshot and stops. --resume continues from it and ends with the same weights, bit
-for bit, as a training without a break. A training whose loss becomes NaN or infinite is stopped."""
+for bit, as a training without a break. A training whose loss becomes NaN or infinite is stopped.
+
+What may be wrong is printed in one line each, with what to change, and again at the end: what
+`bayescaffe check` finds in the files; a loss that explodes or is no better than a constant guess;
+tau that runs away, is at its floor or never leaves its start."""
 
 EXAMPLES = """\
 examples:
@@ -122,3 +128,5 @@ def _run(args: argparse.Namespace) -> None:
     ):
         if path is not None:
             print(f"{name:<9}{path}")
+    for finding in result.findings:
+        print(finding)

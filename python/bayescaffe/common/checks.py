@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 
 SEEDS = 2**32
 """Seeds are smaller than this: Caffe keeps 32 bits."""
@@ -11,16 +11,18 @@ SEEDS = 2**32
 def check_seed(seed: int) -> None:
     """Raise if `seed` is not one."""
     if not 0 <= seed < SEEDS:
-        raise BayesCaffeError(f"seed {seed} is not within 0..{SEEDS - 1}")
+        raise BayesCaffeError(f"{argument('seed', seed)} is not within 0..{SEEDS - 1}")
 
 
 def check_passes(passes: int) -> None:
     """Raise if the number of draws is not 1 or more."""
     if passes < 1:
-        raise BayesCaffeError(f"passes: {passes}, but at least one draw is needed")
+        raise BayesCaffeError(f"{argument('passes', passes)}: at least one draw is needed")
 
 
 def check_class_names(class_names: Sequence[str] | None, classes: int) -> None:
     """Raise if names are given, but not one for each class of the net."""
     if class_names is not None and len(class_names) != classes:
-        raise BayesCaffeError(f"{len(class_names)} class names for {classes} classes")
+        raise BayesCaffeError(
+            f"{argument('class_names')}: {len(class_names)} names for {classes} classes"
+        )

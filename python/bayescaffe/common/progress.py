@@ -1,13 +1,36 @@
-"""Progress bars. They appear on a terminal only, and only if tqdm is installed."""
+"""Progress bars. They appear on a terminal and in notebooks, and only if tqdm is installed."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
+import warnings
+
+
+def is_notebook() -> bool:
+    """Whether this runs in the kernel of a Jupyter notebook."""
+    return "ipykernel.zmqshell" in sys.modules
+
+
+def bar_class():
+    """tqdm as it shows bars here; None if none can be shown."""
+    # Imported here, because statistics must work with NumPy and SciPy alone.
+    try:
+        if is_notebook():
+            with warnings.catch_warnings():
+                # Without ipywidgets it warns, and shows bars as text.
+                warnings.simplefilter("ignore")
+                from tqdm.auto import tqdm
+        elif sys.stderr.isatty():
+            from tqdm import tqdm
+        else:
+            return None
+    except ImportError:
+        return None
+    return tqdm
 
 
 class ProgressBar:
-    """A progress bar on standard error, for use in a `with` statement."""
+    """A progress bar, for use in a `with` statement."""
 
     def __init__(
         self,
@@ -28,19 +51,16 @@ class ProgressBar:
             delay: seconds before the bar appears; work that ends sooner shows none.
         """
         self._bar = None
-        if show and sys.stderr.isatty():
-            # Imported here, because statistics must work with NumPy and SciPy alone.
-            with contextlib.suppress(ImportError):
-                from tqdm import tqdm
-
-                self._bar = tqdm(
-                    total=total,
-                    desc=description,
-                    unit=unit,
-                    unit_scale=scale,
-                    delay=delay,
-                    leave=False,
-                )
+        tqdm = bar_class() if show else None
+        if tqdm is not None:
+            self._bar = tqdm(
+                total=total,
+                desc=description,
+                unit=unit,
+                unit_scale=scale,
+                delay=delay,
+                leave=False,
+            )
 
     def __enter__(self) -> ProgressBar:
         return self

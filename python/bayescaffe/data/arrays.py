@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.common.npz import NpzFile, map_npy
 from bayescaffe.data.interface import Images, Labels, Shape
 
@@ -14,7 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class ArrayImages(Images):
-    """Images in an array: images x height x width, or images x channels x height x width."""
+    """Images in an array: images x height x width, or images x channels x height x width.
+
+    The channels may also come last, if the net takes images of that shape. One image may lack the
+    first axis: it is height x width, or height x width x channels.
+    """
 
     def __init__(
         self,
@@ -26,7 +30,9 @@ class ArrayImages(Images):
     ) -> None:
         self.path = path
         self._name = str(path or "array")
-        if array.ndim == 3:
+        if array.ndim == 2 or _is_one_colour_image(array):
+            array = one_image(array)
+        elif array.ndim == 3:
             array = array[:, np.newaxis]
         if array.ndim != 4 or not array.size or array.dtype.kind not in "buif":
             raise BayesCaffeError(
@@ -36,15 +42,23 @@ class ArrayImages(Images):
         self._array = array
         self.shape = array.shape[1:]
         self.labels = labels
-        self.channels = checked_order(channels, self.shape, self._name)
+        self._said = channels
+        # If the channels come last, `fit` is told so by the net.
+        if self.shape[0] in (1, 3) or self.shape[2] not in (1, 3):
+            self.channels = checked_order(channels, self.shape, self._name)
 
     def fit(self, shape: Shape, channels: str | None = None, resize: str | None = None) -> None:
+        channels_last = (*shape[1:], shape[0])
+        if self.shape == channels_last != shape:
+            self._array = np.moveaxis(self._array, 3, 1)
+            self.shape = shape
+        self.channels = checked_order(self._said, self.shape, self._name)
         super().fit(shape, channels, resize)
         if self.channels is None and shape[0] == 3:
             log.warning(
                 "%s: the order of its colours is not known, neither is the net's; they are taken "
-                'as they are. channels="rgb" or "bgr" (--channels) says what they are.',
-                self._name,
+                "as they are. %s or bgr says what they are.",
+                *(self._name, argument("channels", "rgb")),
             )
 
     def __len__(self) -> int:
@@ -58,11 +72,25 @@ class ArrayImages(Images):
         return f"{self._name}: image {index}"
 
 
+def one_image(array: np.ndarray) -> np.ndarray:
+    """One image as an array of one: height x width, with channels behind or before."""
+    if array.ndim == 2:
+        return array[np.newaxis, np.newaxis]
+    if _is_one_colour_image(array):
+        array = np.moveaxis(array, 2, 0)
+    return array[np.newaxis]
+
+
+def _is_one_colour_image(array: np.ndarray) -> bool:
+    """Whether an array is height x width x channels, and not images x height x width."""
+    return array.ndim == 3 and array.shape[2] in (1, 3) and min(array.shape[:2]) > 3
+
+
 def checked_order(channels: str | None, shape: Shape, name: str) -> str | None:
     """The order of the channels, if it is one that images of `shape` can have."""
     if channels not in (None, *{1: ("grey",), 3: ("bgr", "rgb")}.get(shape[0], ())):
         raise BayesCaffeError(
-            f"{name}: channels (--channels) is {channels!r}, but images are {times(shape)}; "
+            f"{name}: {argument('channels', channels)}, but images are {times(shape)}; "
             "expected rgb or bgr for three channels, grey for one"
         )
     return "grey" if shape[0] == 1 else channels

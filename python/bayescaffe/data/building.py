@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.checks import check_seed
-from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.data.description import ORDERS, RESIZES
 from bayescaffe.data.image_files import ImageFiles
 from bayescaffe.data.image_set import (
@@ -62,13 +62,13 @@ def from_folder(
         class_names: the classes, in the order of their labels (default: those found, sorted).
         strict: raise if a picture cannot be read, instead of leaving it out.
         force: replace LMDBs that are in `out`.
-        progress: show progress bars if this runs on a terminal.
+        progress: show progress bars if this runs on a terminal or in a notebook.
     """
     pictures, out = Path(pictures), Path(out)
     shape = _shape(size, aspect, channels)
     _check_target(out, seed, force)
     if pictures.is_dir() and out.resolve().is_relative_to(pictures.resolve()):
-        raise BayesCaffeError(f"{out}: lies inside of {pictures}; choose an --out elsewhere")
+        raise BayesCaffeError(f"{out}: lies inside of {pictures}; choose another {argument('out')}")
     found = find_pictures(pictures)
     # In given splits, the training pictures tell which classes there are.
     known = [found.classes[row] for row in found.rows("train") or found.rows(None)]
@@ -96,10 +96,10 @@ def _shape(size: int | tuple[int, int], aspect: str, channels: str) -> Shape:
     """The shape of the images that these arguments ask for, once they are checked."""
     for name, value, allowed in (("channels", channels, ORDERS), ("aspect", aspect, RESIZES)):
         if value not in allowed:
-            raise BayesCaffeError(f"{name}: {value!r} is not one of {', '.join(allowed)}")
+            raise BayesCaffeError(f"{argument(name, value)} is not one of {', '.join(allowed)}")
     width, height = (size, size) if isinstance(size, int) else size
     if min(width, height) < 1:
-        raise BayesCaffeError(f"size: {width}x{height} is not 1 or more")
+        raise BayesCaffeError(f"{argument('size')}: {width}x{height} is not 1 or more")
     return (1 if channels == "grey" else 3, height, width)
 
 
@@ -166,9 +166,9 @@ def from_arrays(
     )
 
 
-def _called(argument: str, split: str) -> str:
-    """What errors call the images or the labels of a split."""
-    return argument if split == "train" else f"{split}[{'Xy'.index(argument)}]"
+def _called(name: str, split: str) -> str:
+    """What errors call the images X or the labels y of a split."""
+    return argument(name) if split == "train" else f"{split}[{'Xy'.index(name)}]"
 
 
 def _pixels(
@@ -212,7 +212,9 @@ def _numbered(
     count = len(class_names) if class_names else len(found)
     if not class_names and found != set(range(count)):
         shown = ", ".join(map(str, sorted(found)[:20]))
-        raise BayesCaffeError(f"y: the labels are {shown}; expected all numbers from 0 to the last")
+        raise BayesCaffeError(
+            f"{argument('y')}: the labels are {shown}; expected all numbers from 0 to the last"
+        )
     for name, y in known.items():
         wrong = np.flatnonzero((y < 0) | (y >= count))
         if len(wrong):
@@ -233,7 +235,7 @@ def _checked_classes(class_names: Sequence[str], what: object) -> tuple[str, ...
     names = tuple(class_names)
     for name in names:
         if names.count(name) > 1:
-            raise BayesCaffeError(f"class names: {name!r} is there twice")
+            raise BayesCaffeError(f"{argument('class_names')}: {name!r} is there twice")
     if len(names) < 2:
         raise BayesCaffeError(
             f"{what}: there is only one class, {', '.join(names)}; a net needs two or more to tell "
@@ -255,7 +257,8 @@ def _split(
     for name, share in (("val", val), ("test", test)):
         if share is not None and name in given:
             raise BayesCaffeError(
-                f"{name}: {share:g} cannot be set aside, as there is a folder {name} of pictures"
+                f"{argument(name, share)} cannot be set aside, as there is a folder {name} of "
+                "pictures"
             )
     if val is None:
         val = 0 if found.rows("train") else VAL

@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from bayescaffe.common.checks import check_seed
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.data import idx, sources
 from bayescaffe.data.arrays import ArrayImages
 from bayescaffe.data.image_set import (
@@ -20,6 +22,7 @@ from bayescaffe.data.image_set import (
     shuffled,
     write_set,
 )
+from bayescaffe.data.lmdb import LmdbImages
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ def prepare(
             mirrors and packages.
         seed: of the training set's order; the test set keeps the order of its files.
         force: rebuild what is complete, and replace LMDBs of another set.
-        progress: show progress bars if this runs on a terminal.
+        progress: show progress bars if this runs on a terminal or in a notebook.
     """
     if name not in sources.KNOWN:
         raise BayesCaffeError(f"unknown set {name!r}, expected one of {', '.join(sources.KNOWN)}")
@@ -81,8 +84,11 @@ def _build(
     if not force:
         record = read_record(out)
         if is_complete(out, record, request):
+            found = read_set(out, record)
+            if found.description is None:
+                return _describe(found, out, request, about, progress)
             log.info("%s: complete, nothing to do", out)
-            return read_set(out, record)
+            return found
         refuse_other_data(out, record, name)
 
     arrays = load().arrays
@@ -91,6 +97,33 @@ def _build(
         images, labels = arrays[f"{split}-images"], arrays[f"{split}-labels"]
         order = shuffled(range(len(labels)), seed) if split == "train" else range(len(labels))
         splits[split] = Split(ArrayImages(images), labels, order)
-    if arrays["train-images"].shape[1] == 1:
+    return _write(out, splits, request, about, progress)
+
+
+def _write(
+    out: Path, splits: dict[str, Split], request: dict, about: dict, progress: bool
+) -> Dataset:
+    if splits["train"].images.shape[0] == 1:
         about = {**about, "channels": "grey"}
     return write_set(out, splits, request, **about, progress=progress)
+
+
+def _describe(found: Dataset, out: Path, request: dict, about: dict, progress: bool) -> Dataset:
+    """Add descriptions and the mean image to a set that an early version wrote."""
+    try:
+        splits = {split: _written(path) for split, (path, _) in found.splits.items()}
+    except BayesCaffeError as error:  # pycaffe reads LMDBs, and may not be built
+        log.warning(
+            "%s: has no descriptions; %s writes them (%s)", out, argument("force", True), error
+        )
+        return found
+    log.info("%s: complete, but written by an early version: adding descriptions", out)
+    return _write(out, splits, request, about, progress)
+
+
+def _written(path: Path) -> Split:
+    """What an LMDB holds, as it is."""
+    images = LmdbImages(path)
+    take, count = images.in_order(), len(images)
+    steps = [min(1000, count - start) for start in range(0, count, 1000)]
+    return Split(images, np.concatenate([take(step)[1] for step in steps]), range(count))

@@ -1,5 +1,6 @@
 """Image files: photos and drawings of any size and format that Pillow reads."""
 
+import contextlib
 import io
 import logging
 import os
@@ -7,19 +8,31 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument, nearest
 from bayescaffe.common.provenance import cores
 from bayescaffe.data.interface import Images, Labels, Shape
-from bayescaffe.data.labels import near, not_a_class
+from bayescaffe.data.labels import not_a_class
 
 log = logging.getLogger(__name__)
 
+Picture = Any
+"""An image file by name (str, PathLike) or content (bytes), or an image of Pillow."""
+
+
+def is_pillow(item: object) -> bool:
+    """Whether this is an image of Pillow."""
+    from PIL import Image
+
+    return isinstance(item, Image.Image)
+
 
 class ImageFiles(Images):
-    """Image files of any size and format, brought to one shape. A file may be its content."""
+    """Image files of any size and format, brought to one shape. A file may be its content, or a
+    Pillow image."""
 
     folders: list[str] | None = None
     """The sub-folder of each file, if these may tell its class; None once the classes are known."""
@@ -27,7 +40,7 @@ class ImageFiles(Images):
 
     def __init__(
         self,
-        files: Sequence[str | os.PathLike | bytes],
+        files: Sequence[Picture],
         *,
         shape: Shape | None = None,
         path: Path | None = None,
@@ -81,15 +94,18 @@ class ImageFiles(Images):
     def _load(self, index: int) -> np.ndarray | BayesCaffeError:
         try:
             file = self._files[index]
-            content = file if isinstance(file, bytes) else Path(file).read_bytes()
-            image = decode(content, self.shape[0], self.shape[1:], self._order, self._resize)
+            if not isinstance(file, bytes) and not is_pillow(file):
+                file = Path(file).read_bytes()
+            image = decode(file, self.shape[0], self.shape[1:], self._order, self._resize)
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             return BayesCaffeError(f"{self.describe(index)}: {reason}")
         return 255 - image if self._invert else image
 
 
-def _file_name(file: str | os.PathLike | bytes) -> str:
+def _file_name(file: Picture) -> str:
+    if is_pillow(file):
+        return getattr(file, "filename", "") or "image"
     return "-" if isinstance(file, bytes) else str(file)
 
 
@@ -142,7 +158,7 @@ def find_images(folder: Path) -> list[Path]:
 
 
 def decode(
-    content: bytes,
+    content: Picture,
     channels: int | None = None,
     size: tuple[int, int] | None = None,
     order: str = "bgr",
@@ -152,6 +168,7 @@ def decode(
     is transparent.
 
     Args:
+        content: of an image file; or an image of Pillow.
         channels: 1 for grey, 3 for colour; without it, grey stays grey.
         size: height, width.
         order: of colours, "bgr" or "rgb".
@@ -160,7 +177,9 @@ def decode(
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        # An image of Pillow is the user's, who may need it again: it is not closed.
+        opened = content if is_pillow(content) else Image.open(io.BytesIO(content))
+        with contextlib.nullcontext() if opened is content else opened:
             image = ImageOps.exif_transpose(opened)
             image = _plain(image, channels)
     except UnidentifiedImageError as error:
@@ -205,10 +224,10 @@ def _folder_labels(folders: list[str], class_names: Sequence[str], path: Path) -
     if all(re.fullmatch(r"[0-9]+", folder) for folder in found):
         return np.array([int(folder) for folder in folders], np.int64)
     for folder in found:
-        if folder and folder not in known and (known or near(folder, class_names)):
+        if folder and folder not in known and (known or nearest(folder, class_names)):
             raise BayesCaffeError(
                 f"{path / folder}: {not_a_class(folder, class_names)}; rename the folder, or give "
-                "labels (--labels)"
+                f"{argument('labels')}"
             )
     if known:
         log.warning("%s: no labels, as %d pictures are in no sub-folder", path, folders.count(""))

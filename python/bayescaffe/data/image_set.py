@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_dir
 from bayescaffe.data.description import Description, read_description, write_description
 from bayescaffe.data.interface import Images, Shape
@@ -184,28 +184,27 @@ def is_complete(out: Path, record: dict | None, request: dict) -> bool:
     )
 
 
+def _other_ways() -> str:
+    return f"choose another {argument('out')}, or replace it with {argument('force', True)}"
+
+
 def refuse_other_data(out: Path, record: dict | None, name: str) -> None:
     """Raise if `out` holds another set, or LMDBs of unknown origin."""
     found = [out / f"{split}_lmdb" for split in SPLITS if (out / f"{split}_lmdb").exists()]
     if record is None and found:
         raise BayesCaffeError(
             f"{found[0]} is there but no {RECORD} beside it, so it was not made by this command; "
-            "choose another --out, or replace it with --force"
+            f"{_other_ways()}"
         )
     if record and record.get("name", name) != name:
-        raise BayesCaffeError(
-            f"{out} holds the set {record['name']}, not {name}; choose another --out, or replace "
-            "it with --force"
-        )
+        raise BayesCaffeError(f"{out} holds the set {record['name']}, not {name}; {_other_ways()}")
 
 
 def refuse_any_data(out: Path) -> None:
     """Raise if `out` holds LMDBs."""
     for path in (out / f"{name}_lmdb" for name in SPLITS):
         if path.exists():
-            raise BayesCaffeError(
-                f"{path} is there already; choose another --out, or replace it with --force"
-            )
+            raise BayesCaffeError(f"{path} is there already; {_other_ways()}")
 
 
 def read_record(out: Path) -> dict | None:

@@ -11,24 +11,27 @@ with a description; of arrays, say it (`channels`).
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.data.arrays import (
     ArrayImages,
     checked_labels,
     checked_order,
     map_array,
+    one_image,
     open_array_file,
 )
-from bayescaffe.data.image_files import ImageFiles, open_folder, open_list
+from bayescaffe.data.frames import TableImages, is_table
+from bayescaffe.data.image_files import ImageFiles, is_pillow, open_folder, open_list
 from bayescaffe.data.interface import Images
 from bayescaffe.data.lmdb import LmdbImages
 
 __all__ = ["ImageSource", "Images", "open_images"]
 
-ImageSource = Images | str | os.PathLike | np.ndarray | Sequence[str | os.PathLike]
+ImageSource = Images | str | os.PathLike | np.ndarray | Sequence | Any
 """What `open_images` opens."""
 
 
@@ -45,7 +48,10 @@ def open_images(
     Args:
         data: an LMDB; a folder of image files, including its sub-folders; a text file with the
             name of an image file in each line, and maybe a label behind it; an image file, or
-            several; an .npy or .npz file; or an array. `Images` are returned as they are.
+            several; an image of Pillow, or several; a DataFrame with a column `path`, and maybe
+            `label` (numbers or class names); an .npy or .npz file; or an array, of one image or
+            several, with the channels before height and width or behind. `Images` are returned as
+            they are.
         labels: a number for each image, in an array, an .npy file or a text file. Without it, the
             source's own: those of the LMDB, the list or the .npz, or the names of the sub-folders
             if these are numbers or in `class_names`.
@@ -63,7 +69,8 @@ def open_images(
             source.folders = None
     if channels and isinstance(source, ImageFiles):
         raise BayesCaffeError(
-            "channels (--channels) is for arrays and LMDBs; image files tell the order themselves"
+            f"{argument('channels', channels)} is for arrays and LMDBs; image files tell the order "
+            "themselves"
         )
     return source
 
@@ -74,12 +81,18 @@ def _open(
     if isinstance(data, Images):
         for name, value in (("invert", invert), ("channels", channels)):
             if value:
-                raise BayesCaffeError(f"{name}: these images are open already; tell open_images")
+                raise BayesCaffeError(
+                    f"{argument(name)}: these images are open already; tell open_images"
+                )
         return data
     if isinstance(data, np.ndarray):
         return ArrayImages(data, channels=channels)
+    if is_table(data):
+        return TableImages(data, invert=invert)
+    if isinstance(data, bytes) or is_pillow(data):
+        return ImageFiles([data], invert=invert)
     if not isinstance(data, (str, os.PathLike)):
-        return ImageFiles(data, invert=invert)
+        return _open_several(list(data), channels, invert)
     path = Path(data).absolute()
     if not path.exists():
         raise BayesCaffeError(f"{data}: no such file or folder of images")
@@ -94,12 +107,24 @@ def _open(
     return ImageFiles([path], path=path, invert=invert)
 
 
+def _open_several(items: list, channels: str | None, invert: bool) -> Images:
+    """Pictures, or arrays of one image each."""
+    if not any(isinstance(item, np.ndarray) for item in items):
+        return ImageFiles(items, invert=invert)
+    if len({np.shape(item) for item in items}) > 1:
+        raise BayesCaffeError(
+            "images: a list of arrays needs arrays of one shape, found "
+            + " and ".join(sorted({times(np.shape(item)) or "no array" for item in items}))
+        )
+    return ArrayImages(np.concatenate([one_image(item) for item in items]), channels=channels)
+
+
 def _open_lmdb(path: Path, channels: str | None) -> LmdbImages:
     source = LmdbImages(path)
     if channels and channels != source.channels:
         if source.channels is not None:
             raise BayesCaffeError(
-                f"{path}: channels (--channels) is {channels!r}, but the LMDB has {source.channels}"
+                f"{path}: {argument('channels', channels)}, but the LMDB has {source.channels}"
             )
         source.channels = checked_order(channels, source.shape, str(path))
     return source

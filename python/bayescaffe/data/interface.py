@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 
 Shape = tuple[int, int, int]
 """Channels, height, width."""
@@ -63,19 +63,16 @@ class Images(ABC):
                 them, "keep" cuts off what is too long.
         """
         if self.shape != shape:
-            hint = ""
-            if self.shape == (*shape[1:], shape[0]):
-                hint = "; put the channels before height and width"
             raise BayesCaffeError(
                 f"{self.path or 'array'}: images are {times(self.shape or ())}, but the net takes "
-                f"{times(shape)}{hint}"
+                f"{times(shape)}"
             )
         if self.channels in ("bgr", "rgb"):
             self._is_reversed = self.channels != (channels or "bgr")
         elif self.channels is None and channels in ("bgr", "rgb"):
             raise BayesCaffeError(
                 f"{self.path or 'array'}: the order of its colours is not known, and the net takes "
-                f'{channels}; say channels="rgb" or "bgr" (--channels)'
+                f"{channels}; say {argument('channels', 'rgb')} or {argument('channels', 'bgr')}"
             )
 
     def _ordered(self, images: np.ndarray) -> np.ndarray:

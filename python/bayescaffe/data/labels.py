@@ -1,17 +1,27 @@
 """Labels from names: which number each class has, and what to say of a name that is no class."""
 
-import difflib
+import logging
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import combinations
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument, nearest
+
+log = logging.getLogger(__name__)
 
 SHOWN = 20
+MISSPELT = 4
+"""Letters; of shorter names, many are one edit apart."""
 
 
 def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """The different names in the order of their labels: numbers by value, others by name."""
+    """The different names in the order of their labels: numbers by value, others by name.
+
+    Warns of two that differ by one letter.
+    """
     found = sorted(set(names))
     folded: dict[str, str] = {}
     for name in found:
@@ -21,9 +31,40 @@ def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
                 f"the classes {other!r} and {name!r} differ only in case or spaces; give them one "
                 "name, or two that differ"
             )
+    _warn_of_misspelt(names)
     if all(map(_is_number, found)):
         found.sort(key=int)
     return tuple(found)
+
+
+def _warn_of_misspelt(names: Sequence[str]) -> None:
+    """Warn of two classes that differ by one letter. `names` has that of each image.
+
+    Names with digits are left out, as `cell1` and `cell2` differ on purpose, and so are short ones,
+    as `cat` and `rat` do.
+    """
+    counts = Counter(names)
+    words = [
+        name
+        for name in counts
+        if len(name) >= MISSPELT and not any(letter.isdigit() for letter in name)
+    ]
+    for one, two in combinations(sorted(words), 2):
+        if _is_one_edit(one, two):
+            log.warning(
+                "the classes %r (%d images) and %r (%d) differ by one letter; if one is misspelt, "
+                "correct it, or give the right names as %s",
+                *(one, counts[one], two, counts[two], argument("class_names")),
+            )
+
+
+def _is_one_edit(one: str, two: str) -> bool:
+    """Whether a letter was changed, left out, added, or swapped with the next one."""
+    if abs(len(one) - len(two)) > 1:
+        return False
+    start = len(os.path.commonprefix([one, two]))
+    a, b = one[start:], two[start:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or a[1:2] + a[:1] + a[2:] == b
 
 
 def to_labels(
@@ -43,19 +84,12 @@ def to_labels(
     return np.array([places[name] for name in names], np.int64)
 
 
-def near(name: str, class_names: Sequence[str]) -> str | None:
-    """The class name that is most like a name, None if none is."""
-    folded = {other.casefold(): other for other in class_names}
-    found = difflib.get_close_matches(name.casefold(), folded, 1, cutoff=0.7)
-    return folded[found[0]] if found else None
-
-
 def not_a_class(name: str, class_names: Sequence[str]) -> str:
     """What to say of a name that is no class."""
     more = f" and {len(class_names) - SHOWN} more" if len(class_names) > SHOWN else ""
     known = f"these are {', '.join(class_names[:SHOWN])}{more}"
-    nearest = near(name, class_names)
-    hint = f"did you mean {nearest!r}?" if nearest else known
+    near = nearest(name, class_names)
+    hint = f"did you mean {near!r}?" if near else known
     return f"{name!r} is none of the classes; {hint}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.data.interface import Images
 
 # The place of the channels, by the names of the axes: images, channels, height, width.
@@ -46,7 +46,7 @@ class PixelArray(Images):
 
 def _layout(array: np.ndarray, name: str, layout: str | None) -> str:
     if layout is not None and layout not in LAYOUTS:
-        raise BayesCaffeError(f"layout: {layout!r} is not one of {', '.join(LAYOUTS)}")
+        raise BayesCaffeError(f"{argument('layout', layout)} is not one of {', '.join(LAYOUTS)}")
     if array.ndim not in (3, 4) or not array.size or (layout and len(layout) != array.ndim):
         raise BayesCaffeError(
             f"{name}: is of shape {times(array.shape)}, expected images of the layout "
@@ -58,7 +58,7 @@ def _layout(array: np.ndarray, name: str, layout: str | None) -> str:
     if len(likely) != 1:
         raise BayesCaffeError(
             f"{name}: is of shape {times(array.shape)}, which does not tell where the channels "
-            "are; say layout nhwc or nchw (--layout)"
+            f"are; say {argument('layout', 'nhwc')} or nchw"
         )
     return likely[0]
 
@@ -80,7 +80,7 @@ def _order(count: int, name: str, channels: str | None) -> tuple[str | None, boo
     if channels not in allowed:
         names = " or ".join(one for one in allowed if one) or "nothing"
         raise BayesCaffeError(
-            f"{name}: has {count} channels, and channels (--channels) says {channels or 'nothing'}"
-            f"; expected {names}"
+            f"{name}: has {count} channels, and {argument('channels')} says "
+            f"{channels or 'nothing'}; expected {names}"
         )
     return {1: "grey", 3: "bgr"}.get(count), channels == "rgb"

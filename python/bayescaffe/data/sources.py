@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_dir
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data import cifar10, idx
@@ -210,8 +210,8 @@ def obtain(name: str, progress: bool) -> idx.IdxSet:
     reasons = "".join(f"\n  - {reason}" for reason in failures)
     raise BayesCaffeError(
         f"cannot get {name}, every source failed:{reasons}\n"
-        f"Download {known.by_hand} by hand into one directory DIR and run\n"
-        f"  bayescaffe data {name} --from DIR"
+        f"Download {known.by_hand} by hand into one directory DIR, and give it as "
+        f"{argument('source', 'DIR')}"
     )
 
 

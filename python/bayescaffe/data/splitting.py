@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.data.labels import near
+from bayescaffe.common.errors import BayesCaffeError, argument, nearest
 
 
 def stratified(
@@ -26,9 +25,11 @@ def stratified(
     """
     for name, share in shares.items():
         if not 0 <= share < 1:
-            raise BayesCaffeError(f"{name}: {share:g} is not a share, 0 or more and below 1")
+            raise BayesCaffeError(f"{argument(name, share)} is not a share, 0 or more and below 1")
     if sum(shares.values()) >= 1:
-        raise BayesCaffeError(f"{' + '.join(shares)}: no images are left to train on")
+        raise BayesCaffeError(
+            f"{' + '.join(map(argument, shares))}: no images are left to train on"
+        )
     wanted = {name: share for name, share in shares.items() if share}
     # RandomState, because NumPy promises that its numbers never change between versions.
     random = np.random.RandomState(seed)
@@ -54,11 +55,11 @@ def _refuse_small(
 ) -> None:
     name = class_names[label]
     others = [other for other in class_names if other != name]
-    nearest = near(name, others)
+    near = nearest(name, others)
     hint = ""
-    if nearest:
-        size = int((labels == class_names.index(nearest)).sum())
-        hint = f"; is it misspelt? {nearest!r} has {size}"
+    if near:
+        size = int((labels == class_names.index(near)).sum())
+        hint = f"; is it misspelt? {near!r} has {size}"
     raise BayesCaffeError(
         f"the class {name!r} has {count} images, but needs one for each of {', '.join(splits)}"
         f"{hint}"

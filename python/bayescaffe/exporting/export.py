@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.exporting.caffe_files import write_caffe
 from bayescaffe.exporting.stock import StockLayer, stock_layers
@@ -41,7 +41,7 @@ def export(
         weights: the caffemodel, if `model` is a prototxt.
         class_names: a name for each class, to be kept in the files; by default those of the
             net's LMDB.
-        progress: show a progress bar if this takes long and runs on a terminal.
+        progress: show a progress bar if this takes long and runs on a terminal or in a notebook.
     """
     _check(form, to)
     model = as_model(model, weights)
@@ -63,23 +63,28 @@ def export(
 
 def _check(form: str | int | Sequence[int], to: str) -> None:
     if to not in FORMATS:
-        raise BayesCaffeError(f"to: {to!r} is not one of {', '.join(FORMATS)}")
+        raise BayesCaffeError(f"{argument('to', to)} is not one of {', '.join(FORMATS)}")
     if isinstance(form, str):
         if form not in ("means", "stochastic"):
-            raise BayesCaffeError(f"form: {form!r} is not means, stochastic or indices of draws")
+            raise BayesCaffeError(
+                f"{argument('form', form)} is not means, stochastic or indices of draws"
+            )
         if form == "stochastic" and to != "onnx":
             raise BayesCaffeError(
-                "form: stochastic needs to: onnx; stock Caffe has no layer that gives noise"
+                f"{argument('form', form)} needs {argument('to', 'onnx')}; stock Caffe has no "
+                "layer that gives noise"
             )
     else:
         draws = [form] if isinstance(form, int) else form
         for draw in draws:
             if draw < 0:
-                raise BayesCaffeError(f"form: {draw} is not the index of a draw, 0 or greater")
+                raise BayesCaffeError(
+                    f"{argument('form', draw)} is not the index of a draw, 0 or greater"
+                )
     if to == "onnx" and importlib.util.find_spec("onnx") is None:
         raise BayesCaffeError(
-            "to: onnx needs the Python package onnx, which is not installed; `pip install onnx` "
-            "installs it"
+            f"{argument('to', to)} needs the Python package onnx, which is not installed; "
+            "`pip install onnx` installs it"
         )
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.checks import check_passes
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.data.arrays import ArrayImages
-from bayescaffe.data.image_files import ImageFiles, find_images
-from bayescaffe.data.interface import Images
+from bayescaffe.data.frames import is_table
+from bayescaffe.data.image_files import find_images, is_pillow
+from bayescaffe.data.images import Images, ImageSource, open_images
 from bayescaffe.net.model import Model, as_model
 from bayescaffe.stats import intervals
 from bayescaffe.stats.analysis import Analysis, analyze
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 2**26
 
 File = str | os.PathLike | bytes
-"""An image file or a folder of them, by name; or the content of an image file."""
+"""An image file or a folder of them, by name; or the content of an image file. Or an image of
+Pillow."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Rule:
     def __post_init__(self) -> None:
         for name in ("accept_above", "escalate_below"):
             if not 0 <= getattr(self, name) <= 1:
-                raise BayesCaffeError(f"{name}: {getattr(self, name):g} is not within 0..1")
+                raise BayesCaffeError(f"{argument(name, getattr(self, name))} is not within 0..1")
 
     def decide(self, certain: bool, lower: float, probability: float) -> str:
         """The decision, from the overlap test, the interval's lower end and the mean."""
@@ -91,7 +92,7 @@ class Prediction:
 
 def predict(
     model: Model | str | os.PathLike,
-    images: File | Sequence[File] | np.ndarray,
+    images: File | Sequence[File] | ImageSource,
     passes: int = 100,
     *,
     weights: str | os.PathLike | None = None,
@@ -108,8 +109,8 @@ def predict(
 
     Args:
         model: a loaded `Model`, or a prototxt; a `Model` takes a seed and other options.
-        images: image files, folders of them, the content of image files, or an array of images x
-            channels x height x width.
+        images: image files, folders of them, the content of image files, images of Pillow, a
+            DataFrame with a column `path`, or an array of one image or several (see `open_images`).
         passes: the number of draws.
         weights: the caffemodel, if `model` is a prototxt.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
@@ -119,7 +120,7 @@ def predict(
         invert: turn image files from black on white to white on black, as MNIST's nets expect.
         on_error: is told the name and the error of an image that cannot be read; the others are
             still predicted. Without it, the error is raised.
-        progress: show a progress bar if this takes long and runs on a terminal.
+        progress: show a progress bar if this takes long and runs on a terminal or in a notebook.
     """
     check_passes(passes)
     model = as_model(model, weights)
@@ -174,23 +175,24 @@ def _predictions(
 
 
 def _source(
-    images: File | Sequence[File] | np.ndarray,
+    images: File | Sequence[File] | ImageSource,
     channels: str | None,
     invert: bool,
     fail: Callable[[str, BayesCaffeError], object],
 ) -> Images:
-    if isinstance(images, np.ndarray):
-        return ArrayImages(images, channels=channels)
+    names = (str, os.PathLike)
+    if isinstance(images, (np.ndarray, Images)) or is_table(images) or is_pillow(images):
+        return open_images(images, channels=channels, invert=invert)
     files: list[File] = []
-    for item in [images] if isinstance(images, (str, os.PathLike, bytes)) else images:
-        if not isinstance(item, bytes) and Path(item).is_dir():
+    for item in [images] if isinstance(images, (*names, bytes)) else images:
+        if isinstance(item, names) and Path(item).is_dir():
             try:
                 files += find_images(Path(item))
             except BayesCaffeError as error:
                 fail(str(item), error)
         else:
             files.append(item)
-    return ImageFiles(files, invert=invert)
+    return open_images(files, channels=channels, invert=invert)
 
 
 def _chunks(

@@ -15,7 +15,7 @@ import numpy as np
 
 from bayescaffe import __version__
 from bayescaffe.common.checks import check_passes
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.images import Images, ImageSource, open_images
@@ -53,7 +53,7 @@ def sample(
         labels, channels, invert: see `open_images`.
         class_names: a name for each class, to be kept with the draws; by default those of the
             net's LMDB.
-        progress: show a progress bar if this runs on a terminal.
+        progress: show a progress bar if this runs on a terminal or in a notebook.
     """
     check_passes(passes)
     if out is not None and not Path(out).parent.is_dir():
@@ -68,7 +68,7 @@ def sample(
     if source is None:
         if model.test_images is None:
             lmdb = f"the LMDB {model.data} is not there" if model.data else "the net reads no LMDB"
-            raise BayesCaffeError(f"{model.path}: {lmdb}; name the images, as --data or images")
+            raise BayesCaffeError(f"{model.path}: {lmdb}; name the images as {argument('images')}")
         source = open_source(model.test_images)
     source.name_classes(class_names or ())
     model.fit(source)
@@ -170,9 +170,8 @@ class _Run:
         if images.dtype.kind == "f" and images.max() <= 1 and scale < 0.1:
             log.warning(
                 "%s: pixels are at most 1, and the net multiplies them by %g; are they meant to be "
-                "0 to 255? (--scale 1, or Model(…, scale=1), leaves them as they are)",
-                self._source.path or "array",
-                scale,
+                "0 to 255? (%s leaves them as they are)",
+                *(self._source.path or "array", scale, argument("scale", 1)),
             )
 
     def _check(self, probabilities: np.ndarray) -> None:

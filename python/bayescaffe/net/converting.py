@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
+from bayescaffe.data.interface import Shape
 from bayescaffe.net import starting
 from bayescaffe.net.converted_weights import bayesian_weights, stock_weights
 from bayescaffe.net.layer_kinds import (
@@ -32,8 +33,10 @@ from bayescaffe.net.net_files import (
     read_net_files,
     train_records,
 )
+from bayescaffe.net.new_data import with_data
 from bayescaffe.net.new_solver import new_solver
 from bayescaffe.net.prototext import blocks, update
+from bayescaffe.net.shapes import count_parameters
 
 _STOCK_DECAY = "# decay_mult of the stock layer:"
 """Before the decay_mult of each `param` that the stock layer had; `-` where it was not set."""
@@ -59,7 +62,9 @@ def convert(
     *,
     layers: Sequence[str] | str | None = None,
     last: int | None = None,
+    data: str | os.PathLike | None = None,
     dataset_size: int | None = None,
+    shape: Shape | None = None,
     out: str | os.PathLike | None = None,
     to_stock: bool = False,
     cpu: bool = False,
@@ -72,21 +77,24 @@ def convert(
         layers: names or patterns (`fc*`) of the layers to convert. By default all that can be,
             without those that are frozen by `lr_mult: 0`.
         last: convert only so many of them, the last ones.
+        data: a folder that `bayescaffe data` wrote. The net gets its LMDBs, its mean image in place
+            of another, and as many classes as it has.
         dataset_size: the number of training examples, if the net's LMDB does not tell.
+        shape: channels, height and width of the images, if the net's LMDB does not tell.
         out: the folder to write to; by default `bayes` (or `stock`) beside `net`.
         to_stock: convert Bayesian layers to stock layers instead.
         cpu: let the solver compute on the CPU.
     """
-    files = read_net_files(net)
-    folder = Path(out) if out is not None else Path(net).parent / ("stock" if to_stock else "bayes")
     notes: list[str] = []
+    files, new = with_data(read_net_files(net, notes), data, notes)
+    folder = Path(out) if out is not None else Path(net).parent / ("stock" if to_stock else "bayes")
     names = _chosen(files, layers, last, to_stock, notes)
     size = None if to_stock else _dataset_size(files, dataset_size, notes)
-    tau_init = starting.TAU_INIT_TRAINED if weights else starting.TAU_INIT
+    kl_weight = 0 if size is None else _kl_weight(files.nets[0], names, size, shape, notes)
     texts = {
         folder / one.path.name: _stock_text(one, names)
         if to_stock
-        else _bayesian_text(one, names, size, tau_init)
+        else _bayesian_text(one, names, size, kl_weight)
         for one in files.nets
     }
     if len(texts) < len(files.nets):
@@ -96,7 +104,7 @@ def convert(
     solver = None
     if files.solver:
         solver = folder / files.solver.path.name
-        texts[solver] = _solver_text(files, folder, model, cpu)
+        texts[solver] = _solver_text(files, folder, model, cpu, notes)
     elif is_trained(files.nets[0].message) and not to_stock:
         solver = folder / "solver.prototxt"
         texts[solver] = new_solver(files.nets[0].message, nets[0], size, model)
@@ -105,7 +113,7 @@ def convert(
     if model is not None:
         _refuse_to_overwrite([Path(weights)], [model])
         write = stock_weights if to_stock else bayesian_weights
-        write(texts[nets[0]], names, weights, model, notes)
+        write(texts[nets[0]], names, weights, model, new, notes)
     for path, text in texts.items():
         with scratch_file(path) as scratch:
             scratch.write_text(text)
@@ -135,20 +143,21 @@ def _chosen(
         for pattern in patterns:
             if not any(_matches(name, pattern) for name in able):
                 raise BayesCaffeError(
-                    f"{where}: --layers {pattern}: no such layer can be converted; those that can "
-                    f"be are {', '.join(able)}"
+                    f"{where}: {argument('layers', pattern)}: no such layer can be converted; "
+                    f"those that can be are {', '.join(able)}"
                 )
         names = [name for name in able if any(_matches(name, one) for one in patterns)]
     else:
         frozen = [] if to_stock else [name for name, layer in able.items() if _is_frozen(layer)]
         if frozen:
             notes.append(
-                f"frozen (lr_mult: 0), so left stock: {', '.join(frozen)}; --layers converts them"
+                f"frozen (lr_mult: 0), so left stock: {', '.join(frozen)}; "
+                f"{argument('layers')} converts them"
             )
         names = [name for name in able if name not in frozen]
     if last is not None:
         if not 1 <= last <= len(names):
-            raise BayesCaffeError(f"--last {last}: must be within 1..{len(names)}")
+            raise BayesCaffeError(f"{argument('last', last)}: must be within 1..{len(names)}")
         names = names[-last:]
     return _with_sharers(able, names, notes)
 
@@ -182,7 +191,7 @@ def _with_sharers(able: dict, names: list[str], notes: list[str]) -> list[str]:
 
 
 def _bayesian_text(
-    one: Prototxt, names: Sequence[str], dataset_size: int | None, tau_init: float
+    one: Prototxt, names: Sequence[str], dataset_size: int | None, kl_weight: float
 ) -> str:
     """The text of a net with its layers made Bayesian, each with a comment for the way back.
 
@@ -197,10 +206,9 @@ def _bayesian_text(
             continue
         decays = [_decay_text(param) for param in layer.param]
         layer.type = bayesian_type(layer)
-        if dataset_size is None:
-            layer.bayes_param.kl_weight = 0
-        else:
-            _make_bayesian(layer, dataset_size, tau_init)
+        layer.bayes_param.kl_weight = kl_weight
+        if dataset_size is not None:
+            _make_bayesian(layer, dataset_size)
             comments[number] = " ".join([_STOCK_DECAY, *decays])
     text = update(one.text, one.message, after, one.path)
     for number, (start, _) in reversed(list(blocks(text, "layer", "bayes_param"))):
@@ -212,7 +220,7 @@ def _bayesian_text(
     return text
 
 
-def _make_bayesian(layer, dataset_size: int, tau_init: float) -> None:
+def _make_bayesian(layer, dataset_size: int) -> None:
     count = stock_blobs(layer)
     # Entries beyond the layer's blobs, which Caffe ignores, would become those of delta.
     del layer.param[count:]
@@ -224,8 +232,7 @@ def _make_bayesian(layer, dataset_size: int, tau_init: float) -> None:
         if param.name:
             delta.name = f"{param.name}_delta"
     layer.bayes_param.dataset_size = dataset_size
-    layer.bayes_param.kl_weight = starting.kl_weight(dataset_size)
-    layer.bayes_param.tau_init = tau_init
+    layer.bayes_param.tau_init = starting.TAU_INIT
 
 
 def _stock_text(one: Prototxt, names: Sequence[str]) -> str:
@@ -271,7 +278,7 @@ def _noted_decays(text: str) -> dict[int, list[str]]:
 
 def _dataset_size(files: NetFiles, given: int | None, notes: list[str]) -> int | None:
     if given is not None and given < 1:
-        raise BayesCaffeError(f"--dataset-size {given}: must be 1 or more")
+        raise BayesCaffeError(f"{argument('dataset_size', given)}: must be 1 or more")
     net = files.nets[0]
     found = train_records(net.message)
     if given is not None:
@@ -285,14 +292,33 @@ def _dataset_size(files: NetFiles, given: int | None, notes: list[str]) -> int |
         return None
     if found:
         sizes = ", ".join(f"{path} has {count:,}" for path, count in found.items())
-        raise BayesCaffeError(f"{net.path}: {sizes} records; say which by --dataset-size")
+        raise BayesCaffeError(
+            f"{net.path}: {sizes} records; say which by {argument('dataset_size')}"
+        )
     raise BayesCaffeError(
-        f"{net.path}: the number of training examples is not known, as the LMDB that it is trained "
-        "on is not here; give it as --dataset-size or dataset_size"
+        f"{net.path}: the number of training examples is not known, as the data that it is trained "
+        f"on is not here; give it as {argument('dataset_size')}"
     )
 
 
-def _solver_text(files: NetFiles, folder: Path, model: Path | None, cpu: bool) -> str:
+def _kl_weight(
+    net: Prototxt, names: Sequence[str], dataset_size: int, shape: Shape | None, notes: list[str]
+) -> float:
+    """The kl_weight of each layer, by the rule for the number of weights of all of them."""
+    try:
+        weights = count_parameters(net.message, names, shape)
+    except BayesCaffeError as error:
+        weights = starting.LENET_WEIGHTS
+        notes.append(
+            f"the number of weights is not known ({error}), so kl_weight is that of a net with "
+            f"{weights:,}"
+        )
+    return starting.kl_weight(dataset_size, weights)
+
+
+def _solver_text(
+    files: NetFiles, folder: Path, model: Path | None, cpu: bool, notes: list[str]
+) -> str:
     solver = files.solver
     after = type(solver.message)()
     after.CopyFrom(solver.message)
@@ -304,6 +330,9 @@ def _solver_text(files: NetFiles, folder: Path, model: Path | None, cpu: bool) -
         after.snapshot_prefix = str(folder / Path(after.snapshot_prefix).name)
     if model is not None:
         after.weights[:] = [str(model)]
+    if after.snapshot_format == after.HDF5:
+        after.snapshot_format = after.BINARYPROTO
+        notes.append("snapshot_format is now BINARYPROTO: the other commands do not read HDF5")
     if cpu:
         after.solver_mode = after.CPU
     return update(solver.text, solver.message, after, solver.path)
@@ -314,5 +343,5 @@ def _refuse_to_overwrite(read: Sequence[Path], written: Iterable[Path]) -> None:
     for path in written:
         if path.resolve() in taken:
             raise BayesCaffeError(
-                f"--out {path.parent}: would overwrite {path}; name another folder"
+                f"{argument('out', str(path.parent))}: would overwrite {path}; name another folder"
             )

@@ -7,7 +7,7 @@ It is made from a prototxt for training or for deployment. These functions take 
 from dataclasses import dataclass
 from typing import Any
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.net.layer_kinds import data_tops, is_bayesian
 
 TRAIN, TEST = 0, 1  # caffe.TRAIN, caffe.TEST
@@ -60,21 +60,17 @@ def layers_of_phase(net, phase: int) -> list:
 
 
 def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> InferenceNet:
-    """Turn any classifier into a net for inference.
+    """Turn any classifier, in today's format, into a net for inference.
 
     It has the layers of phase TEST that the class scores depend on, an `Input` layer instead of
     the one that gave the images, and a `Softmax` at the end if there was none.
 
     Args:
         output: the blob of class scores, or of probabilities if a Softmax layer made it. Without
-            it, the scores in the net's SoftmaxWithLoss, or the only output of a net without loss.
+            it, the scores in the net's SoftmaxWithLoss (the one with the greatest loss_weight), or
+            the only output of a net without loss.
         mc_dropout: let Dropout layers drop in phase TEST too, a mask for each draw.
     """
-    if net.layers:
-        raise BayesCaffeError(
-            "the net is in an old format (`layers { … }`); Caffe's upgrade_net_proto_text makes "
-            "a new one of it"
-        )
     layers = _legacy_inputs(net) + layers_of_phase(net, TEST)
     scores, softmax_param = _class_scores(layers, output)
 
@@ -103,7 +99,7 @@ def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> I
     if mc_dropout:
         dropouts = [layer for layer in result.layer if layer.type == "Dropout"]
         if not dropouts:
-            raise BayesCaffeError("--mc-dropout: the net has no Dropout layer")
+            raise BayesCaffeError(f"{argument('mc_dropout', True)}: the net has no Dropout layer")
         for layer in dropouts:
             layer.dropout_param.sample_weights_test = True
     output = scores
@@ -127,7 +123,8 @@ def _class_scores(layers: list, output: str | None) -> tuple[str, object]:
         blobs = dict.fromkeys(top for layer in layers for top in layer.top)
         if output not in blobs:
             raise BayesCaffeError(
-                f"--output: the net has no blob {output!r} in phase TEST; it has {', '.join(blobs)}"
+                f"{argument('output', output)}: the net has no such blob in phase TEST; it has "
+                f"{', '.join(blobs)}"
             )
         return output, softmax_param
     losses = [layer for layer in layers if layer.type.endswith("Loss")]
@@ -135,9 +132,13 @@ def _class_scores(layers: list, output: str | None) -> tuple[str, object]:
         found = ", ".join(f"{layer.name!r} ({layer.type})" for layer in losses)
         raise BayesCaffeError(
             f"bayescaffe needs class scores, but the net's loss is not SoftmaxWithLoss: {found}; "
-            "if there are scores of classes that exclude each other, name their blob as --output"
+            "if there are scores of classes that exclude each other, name their blob as "
+            f"{argument('output')}"
         )
     if losses:
+        # Auxiliary classifiers have a smaller weight than the classifier of the net.
+        weights = [layer.loss_weight[0] if layer.loss_weight else 1 for layer in losses]
+        losses = [one for one, w in zip(losses, weights, strict=True) if w == max(weights)]
         candidates = list(dict.fromkeys(layer.bottom[0] for layer in losses))
         softmax_param = losses[0].softmax_param
     else:
@@ -145,7 +146,7 @@ def _class_scores(layers: list, output: str | None) -> tuple[str, object]:
     if len(candidates) != 1:
         raise BayesCaffeError(
             "bayescaffe needs one blob of class scores, but found "
-            f"{', '.join(candidates) or 'none'}; name it as --output"
+            f"{', '.join(candidates) or 'none'}; name it as {argument('output')}"
         )
     return candidates[0], softmax_param
 

@@ -71,6 +71,13 @@ def stock_blobs(layer) -> int:
     return 1 + options(layer).bias_term
 
 
+def delta_rates(layer) -> list[float]:
+    """The lr_mult of the delta of each blob of a Bayesian layer of a prototxt."""
+    count = stock_blobs(layer)
+    rates = [param.lr_mult for param in layer.param[count : 2 * count]]
+    return rates + [1.0] * (count - len(rates))
+
+
 def expected_blobs(layer) -> int:
     """How many blobs a Bayesian layer of a prototxt has in its caffemodel."""
     return _BLOBS_PER_PARAMETER * stock_blobs(layer)

@@ -1,12 +1,13 @@
 """Prototxts, caffemodels and solver states: Caffe's messages as it reads and writes them."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.pycaffe import import_pycaffe, read_binary
 
 
@@ -21,11 +22,15 @@ class LayerBlobs:
 
 def read_message(path: str | os.PathLike, kind: str):
     """The text message (`NetParameter`, `SolverParameter`, …) in a prototxt."""
+    return parse_message(read_text(path), kind, path)
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """The text of a prototxt."""
     try:
-        text = Path(path).read_text()
+        return Path(path).read_text()
     except UnicodeDecodeError as error:
-        raise BayesCaffeError(f"{path}: not a {kind} in text format: {error}") from error
-    return parse_message(text, kind, path)
+        raise BayesCaffeError(f"{path}: not a prototxt: {error}") from error
 
 
 def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
@@ -39,6 +44,47 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
         raise BayesCaffeError(f"{source}: not a {kind} in text format: {error}") from error
 
 
+def is_caffemodel(path: str | os.PathLike) -> bool:
+    """Whether a file is a caffemodel and not a prototxt: it has characters that no text has."""
+    try:
+        with open(path, "rb") as file:
+            return re.search(rb"[\0-\x08\x0e-\x1f]", file.read(2**16)) is not None
+    except OSError:
+        return False
+
+
+def read_carried(caffemodel: str | os.PathLike):
+    """The `InferenceParameter` that a caffemodel carries."""
+    is_hdf5 = Path(caffemodel).suffix == ".h5"
+    net = None if is_hdf5 else read_binary(caffemodel, "NetParameter", "caffemodel")
+    if net is None or not net.HasField("inference"):
+        raise BayesCaffeError(
+            f"{caffemodel}: does not carry its net. Give the prototxt before it, or let it carry "
+            "its net: bayescaffe pack NET WEIGHTS"
+        )
+    return net.inference
+
+
+def net_text(path: str | os.PathLike) -> str:
+    """The text of a prototxt, or of the net that a caffemodel carries."""
+    from google.protobuf import text_format
+
+    if is_caffemodel(path):
+        return text_format.MessageToString(read_carried(path).net)
+    return read_text(path)
+
+
+def needs_weights(net: str | os.PathLike, weights: str | os.PathLike | None) -> str | os.PathLike:
+    """The caffemodel of a net: `weights`, or `net` if it is one."""
+    if not Path(net).is_file():
+        raise BayesCaffeError(f"{net}: no such file")
+    if weights is None and not is_caffemodel(net):
+        raise BayesCaffeError(
+            f"{net}: a prototxt has no weights; give the caffemodel, too, as {argument('weights')}"
+        )
+    return net if weights is None else weights
+
+
 def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     """The layers with parameters in a caffemodel, in the order of the net."""
     net = read_binary(caffemodel, "NetParameter", "caffemodel")
@@ -47,7 +93,7 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     layers = [(layer, layer.type) for layer in net.layer]
     layers += [(layer, old_type(layer.type)) for layer in net.layers]
     return [
-        LayerBlobs(layer.name, kind, [_array(blob) for blob in layer.blobs])
+        LayerBlobs(layer.name, kind, [_weights(blob) for blob in layer.blobs])
         for layer, kind in layers
         if layer.blobs
     ]
@@ -57,7 +103,7 @@ def read_mean(path: str | os.PathLike) -> np.ndarray:
     """The mean image (channels x height x width) that compute_image_mean wrote."""
     blob = read_binary(path, "BlobProto", "mean image")
     try:
-        mean = _array(blob)
+        mean = blob_array(blob)
     except ValueError as error:
         raise BayesCaffeError(f"{path}: damaged, or no mean image: {error}") from error
     if mean.ndim == 4 and len(mean) == 1:
@@ -76,8 +122,35 @@ def read_state(path: str | os.PathLike):
     return state
 
 
-def _array(blob) -> np.ndarray:
+def _weights(blob) -> np.ndarray:
+    # Caffe saves the noise of a Bayesian layer without its numbers, unless it is asked for them.
+    has_numbers = blob.data or blob.double_data
+    return blob_array(blob) if has_numbers else np.broadcast_to(np.float32(0), _shape(blob))
+
+
+def blob_array(blob) -> np.ndarray:
+    """The numbers of a `BlobProto`."""
+    return _floats(blob).reshape(_shape(blob))
+
+
+def _shape(blob) -> tuple[int, ...]:
     # Caffe's old files have four fields instead of a shape.
     old = (blob.num, blob.channels, blob.height, blob.width)
-    shape = tuple(blob.shape.dim) if blob.HasField("shape") else old
-    return np.array(blob.data, np.float32).reshape(shape)
+    return tuple(blob.shape.dim) if blob.HasField("shape") else old
+
+
+def _floats(blob) -> np.ndarray:
+    """The numbers of a blob, from its bytes: they end with the floats, one behind the other.
+
+    To ask protobuf for each number takes 10 seconds for AlexNet's.
+    """
+    count = len(blob.data)
+    if not count:
+        return np.array(blob.double_data, np.float32)
+    alone = type(blob)()
+    alone.CopyFrom(blob)
+    for field, _ in blob.ListFields():
+        if field.name != "data":
+            alone.ClearField(field.name)
+    content = alone.SerializeToString()
+    return np.frombuffer(content, "<f4", count, len(content) - 4 * count).astype(np.float32)

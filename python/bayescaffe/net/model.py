@@ -1,5 +1,6 @@
 """A net with trained weights, ready for inference."""
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -9,14 +10,22 @@ from typing import Any
 import numpy as np
 
 from bayescaffe.common.checks import check_class_names, check_passes, check_seed
-from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.data.transform import Transform
 from bayescaffe.net.building import caffe_errors, make_net, on_gpu
+from bayescaffe.net.image_input import read_input, to_carry
 from bayescaffe.net.inference_net import InferenceNet, inference_net
 from bayescaffe.net.layer_kinds import without_posterior
-from bayescaffe.net.messages import LayerBlobs, read_mean, read_message, read_weights
+from bayescaffe.net.messages import (
+    LayerBlobs,
+    is_caffemodel,
+    needs_weights,
+    read_carried,
+    read_weights,
+)
+from bayescaffe.net.net_files import read_net
 from bayescaffe.net.own_data import lmdb_images, lmdb_source
 
 log = logging.getLogger(__name__)
@@ -29,11 +38,12 @@ class Model:
         model.sample(images, 100)    # an array of 100 draws x images x classes
 
     The prototxt may be the one that the net was trained with, or one for deployment; draw k of a
-    seed is the same network for both.
+    seed is the same network for both. A caffemodel that `train` or `pack` wrote carries its net,
+    so it needs no prototxt.
     """
 
     path: Path
-    """The prototxt."""
+    """The prototxt, or the caffemodel that carries the net."""
     weights: Path
     """The caffemodel."""
     seed: int
@@ -52,8 +62,6 @@ class Model:
     """Whether Bayesian layers have stock weights, so that tau was never learned."""
     data: str | None
     """The LMDB that the net itself reads in phase TEST."""
-    test_images: LmdbImages | None
-    """The images in it, if it is there."""
     message: Any
     """The `NetParameter` of the net for inference."""
     caffe_net: Any
@@ -63,12 +71,12 @@ class Model:
     channels: str | None
     """The order of the channels of its images: "bgr", "rgb" or "grey"; None if it is not known."""
     class_names: tuple[str, ...] | None
-    """The names of the classes, if the LMDB tells them."""
+    """The names of the classes, if the LMDB or the caffemodel tells them."""
 
     def __init__(
         self,
         net: str | os.PathLike,
-        weights: str | os.PathLike,
+        weights: str | os.PathLike | None = None,
         *,
         seed: int = 1,
         output: str | None = None,
@@ -82,8 +90,9 @@ class Model:
         """Read a net and its weights.
 
         Args:
-            net: a prototxt, for training or for deployment.
-            weights: a caffemodel; it must have weights for every layer that needs them.
+            net: a prototxt, for training or for deployment; or a caffemodel that carries its net.
+            weights: a caffemodel; it must have weights for every layer that needs them. By default
+                `net`, if that is one.
             seed: of the draws.
             output: the blob of class scores or probabilities, if the net has several candidates.
             mc_dropout: let Dropout layers drop, as in training, with a mask for each draw.
@@ -95,36 +104,26 @@ class Model:
                 the prototxt starts it, so the spread of the draws says nothing.
         """
         check_seed(seed)
+        weights = needs_weights(net, weights)
         self.path, self.weights = Path(net), Path(weights)
         self.seed, self.mc_dropout = seed, mc_dropout
-        message = read_message(net, "NetParameter")
+        self._gpu = gpu
+        inference = self._read(output, image_shape, scale, mean)
         layers = {layer.name: layer for layer in read_weights(weights)}
-        try:
-            inference = inference_net(message, output, mc_dropout)
-            self._prepare_input(inference, image_shape, scale, mean)
-        except BayesCaffeError as error:
-            raise BayesCaffeError(f"{net}: {error}") from error
         stock = without_posterior(inference.net.layer, layers)
         if stock and not untrained:
             raise BayesCaffeError(
                 f"{weights}: is no posterior: it has stock weights for the Bayesian layers "
-                f"{', '.join(stock)} of {net}. Train the net from them (bayescaffe train SOLVER "
-                "--weights), or take them as they are by --untrained or untrained=True"
+                f"{', '.join(stock)} of {net}. Train the net from them, or take them as they are "
+                f"with {argument('untrained', True)}"
             )
         self.untrained = bool(stock)
         self.is_random, self.message = inference.is_random, inference.net
         self.output = inference.output
-        self._gpu = gpu
         with caffe_errors(f"{net} with {weights}"), on_gpu(gpu):
             self.caffe_net = make_net(inference.net, weights, seed)
         self._check_weights(weights, layers)
-        shape = self.caffe_net.blobs[self.output].data.shape[1:]
-        if int(np.prod(shape)) != max(shape, default=1) or not shape:
-            raise BayesCaffeError(
-                f"{net}: {self.output!r} is of shape {shape} for an image, expected one number "
-                "for each class"
-            )
-        self.classes = max(shape)
+        self.classes = self._count_classes()
         self.class_names = self._class_names()
 
     def __repr__(self) -> str:
@@ -134,6 +133,11 @@ class Model:
             f"  {times(self.image_shape)} images, {self.classes} classes, seed {self.seed}, {kind}>"
         )
 
+    @functools.cached_property
+    def test_images(self) -> LmdbImages | None:
+        """The images in `data`, if it is there."""
+        return lmdb_images(self._source)
+
     def names_for(self, class_names: Sequence[str] | None) -> Sequence[str] | None:
         """These names of the classes if they fit the net, its own if there are none."""
         check_class_names(class_names, self.classes)
@@ -141,8 +145,11 @@ class Model:
 
     def fit(self, images: Images) -> None:
         """Bring images to the size and the order of channels that this net takes."""
-        described = self.test_images and self.test_images.description
-        images.fit(self.image_shape, self.channels, described.resize if described else None)
+        images.fit(self.image_shape, self.channels, self._input.resize)
+
+    def to_carry(self):
+        """What a caffemodel needs to work without other files: an `InferenceParameter`."""
+        return to_carry(self._definition, self._chosen_output, self._input)
 
     def sample(
         self,
@@ -189,7 +196,7 @@ class Model:
         with caffe_errors(self.path), on_gpu(self._gpu):
             self.caffe_net.sample(
                 draws,
-                lambda first, count: self._input(read(first, count)),
+                lambda first, count: self._transformed(read(first, count)),
                 images,
                 output=self.output,
                 out=out.reshape(*out.shape[:2], *shape),
@@ -197,7 +204,7 @@ class Model:
             )
         return out
 
-    def _input(self, images: np.ndarray) -> np.ndarray:
+    def _transformed(self, images: np.ndarray) -> np.ndarray:
         if images.shape[1:] != self.image_shape:
             raise BayesCaffeError(
                 f"{self.path}: takes images of {times(self.image_shape)}, "
@@ -205,43 +212,42 @@ class Model:
             )
         return self.transform(images)
 
-    def _prepare_input(
+    def _read(
         self,
-        inference: InferenceNet,
+        output: str | None,
         image_shape: Shape | None,
         scale: float | None,
         mean: np.ndarray | Sequence[float] | float | None,
-    ) -> None:
-        source, param = inference.source, inference.source.transform_param
-        self.data, self.test_images = lmdb_source(source), lmdb_images(source)
-        self.channels = self.test_images.channels if self.test_images else None
-        if mean is None:
-            mean = read_mean(param.mean_file) if param.mean_file else param.mean_value or None
-        self.transform = Transform(
-            scale=param.scale if scale is None else scale,
-            mean=None if mean is None else np.atleast_1d(np.asarray(mean, np.float32)),
-            crop_size=param.crop_size,
-        )
-        shape = inference.declared_shape
-        if shape is None and self.test_images:
-            shape = self.test_images.shape
-        shape = shape or image_shape
-        if shape is None:
-            where = f"its data, {self.data}, is not here" if self.data else "it has no input shape"
+    ) -> InferenceNet:
+        """Read the net, and what it takes and gives."""
+        carried = read_carried(self.path) if is_caffemodel(self.path) else None
+        self._definition = carried.net if carried else read_net(self.path)
+        self._chosen_output = output or (carried.output if carried else None) or None
+        try:
+            inference = inference_net(self._definition, self._chosen_output, self.mc_dropout)
+            self._input = read_input(inference, carried, image_shape, scale, mean)
+            self.image_shape, self.transform = self._input.image_shape, self._input.transform
+            self.channels = self._input.channels
+            self.input_shape = self.transform.input_shape(self.image_shape)
+            inference.set_shape(self.input_shape)
+        except BayesCaffeError as error:
+            raise BayesCaffeError(f"{self.path}: {error}") from error
+        self._source, self.data = inference.source, lmdb_source(inference.source)
+        return inference
+
+    def _count_classes(self) -> int:
+        shape = self.caffe_net.blobs[self.output].data.shape[1:]
+        count = int(np.prod(shape))
+        if count != max(shape, default=0) or count < 2:
+            chosen = f"{argument('output', self._chosen_output)}: " if self._chosen_output else ""
             raise BayesCaffeError(
-                f"the size of its images is not known: {where}; give it as --shape or image_shape"
+                f"{self.path}: {chosen}{self.output!r} is of shape {shape} for an image, expected "
+                "one number for each of two or more classes"
             )
-        if len(shape) != 3 or min(shape) < 1:
-            raise BayesCaffeError(
-                f"its input is of shape {times(shape)}, expected channels x height x width"
-            )
-        self.image_shape = tuple(map(int, shape))
-        self.input_shape = self.transform.input_shape(self.image_shape)
-        inference.set_shape(self.input_shape)
+        return count
 
     def _class_names(self) -> tuple[str, ...] | None:
-        described = self.test_images and self.test_images.description
-        names = described.class_names if described else None
+        names = self._input.class_names
         if names and len(names) != self.classes:
             log.warning(
                 "%s: has %d outputs, but its data, %s, has %d classes; labels are shown as numbers",
@@ -264,11 +270,11 @@ def as_model(
     weights: str | os.PathLike | None,
     image_shape: Shape | None = None,
 ) -> Model:
-    """A loaded model: the one given, or that of a prototxt and its weights."""
+    """A loaded model: the one given, or that of a prototxt, its weights or both."""
     if isinstance(model, Model):
         if weights is not None:
-            raise BayesCaffeError(f"weights {weights}: the model has its weights already")
+            raise BayesCaffeError(
+                f"{argument('weights', str(weights))}: the model has its weights already"
+            )
         return model
-    if weights is None:
-        raise BayesCaffeError(f"{model}: give the caffemodel too, as weights=…, or a loaded Model")
     return Model(model, weights, image_shape=image_shape)

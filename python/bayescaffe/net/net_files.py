@@ -1,6 +1,7 @@
 """The files of a net: a prototxt for training or deployment, or a solver and the nets it names."""
 
 import logging
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import import_pycaffe
 from bayescaffe.net.building import caffe_errors
-from bayescaffe.net.inference_net import TRAIN, layers_of_phase
-from bayescaffe.net.messages import parse_message
+from bayescaffe.net.inference_net import TRAIN, batch_size, layers_of_phase
+from bayescaffe.net.layer_kinds import is_bayesian
+from bayescaffe.net.messages import parse_message, read_message, read_text
 from bayescaffe.net.own_data import lmdb_images, lmdb_source
 from bayescaffe.net.prototext import field_names
 
@@ -35,8 +37,13 @@ class NetFiles:
     solver: Prototxt | None
 
 
-def read_net_files(path: str | os.PathLike) -> NetFiles:
-    """Read a net, or a solver and its nets. Nets of an old format are upgraded by Caffe."""
+def read_net_files(path: str | os.PathLike, notes: list[str] | None = None) -> NetFiles:
+    """Read a net, or a solver and its nets. Nets of an old format are upgraded by Caffe.
+
+    Args:
+        notes: if given, a net that is not where Caffe looks for it may lie beside the solver, as in
+            a folder that came from elsewhere; a note tells so.
+    """
     path = Path(path)
     text = read_text(path)
     if not is_solver(text):
@@ -51,19 +58,48 @@ def read_net_files(path: str | os.PathLike) -> NetFiles:
         raise BayesCaffeError(f"{path}: the solver names no net; set net or train_net")
     nets = []
     for name in dict.fromkeys(names):
-        if not Path(name).is_file():
+        net = Path(name)
+        beside = path.parent / net.name
+        if notes is not None and not net.is_file() and beside.is_file():
+            notes.append(f"{beside}, beside the solver, in place of {net}, which is not here")
+            net = beside
+        if not net.is_file():
             raise BayesCaffeError(
                 f"{path}: its net {name} is not here; Caffe takes paths relative to the current "
                 f"directory, {Path.cwd()}"
             )
-        nets.append(_read_net(Path(name), read_text(Path(name))))
+        nets.append(_read_net(net, read_text(net)))
     return NetFiles(nets, Prototxt(path, text, solver))
 
 
+def read_net(path: str | os.PathLike):
+    """The `NetParameter` of a prototxt, upgraded by Caffe if it is of an old format."""
+    message = read_message(path, "NetParameter")
+    return _upgraded(message, path) if message.layers else message
+
+
 def train_records(net) -> dict[str, int]:
-    """The number of records of each LMDB that a net reads in phase TRAIN, as far as it is here."""
-    images = {lmdb_source(layer): lmdb_images(layer) for layer in layers_of_phase(net, TRAIN)}
-    return {source: len(one) for source, one in images.items() if one is not None}
+    """The number of records of each LMDB, and of pictures of each list, that a net reads in phase
+    TRAIN, as far as it is here."""
+    layers = layers_of_phase(net, TRAIN)
+    images = {lmdb_source(layer): lmdb_images(layer) for layer in layers}
+    lists = [layer.image_data_param.source for layer in layers if layer.type == "ImageData"]
+    return {source: len(one) for source, one in images.items() if one is not None} | {
+        path: len(Path(path).read_bytes().splitlines()) for path in lists if Path(path).is_file()
+    }
+
+
+def epoch_iterations(net, dataset_size: int | None = None) -> int:
+    """How many batches of phase TRAIN have as many images as the training set, at least 1.
+
+    Without `dataset_size`, the LMDB tells, or else what the Bayesian layers say.
+    """
+    layers = layers_of_phase(net, TRAIN)
+    if dataset_size is None:
+        told = [layer.bayes_param.dataset_size for layer in layers if is_bayesian(layer)]
+        dataset_size = max(train_records(net).values() or told, default=0)
+    batch = max((batch_size(layer) for layer in layers if not layer.bottom), default=1)
+    return max(1, math.ceil(dataset_size / batch))
 
 
 def is_trained(net) -> bool:
@@ -72,14 +108,6 @@ def is_trained(net) -> bool:
         layer.type.endswith("Loss") or any(layer.loss_weight)
         for layer in layers_of_phase(net, TRAIN)
     )
-
-
-def read_text(path: Path) -> str:
-    """The text of a prototxt."""
-    try:
-        return path.read_text()
-    except UnicodeDecodeError as error:
-        raise BayesCaffeError(f"{path}: not a prototxt: {error}") from error
 
 
 def is_solver(text: str) -> bool:
@@ -99,8 +127,12 @@ def _read_net(path: Path, text: str) -> Prototxt:
         return Prototxt(path, text, message)
     from google.protobuf import text_format
 
+    message = _upgraded(message, path)
+    return Prototxt(path, text_format.MessageToString(message), message)
+
+
+def _upgraded(message, path: str | os.PathLike):
     with caffe_errors(path):
         upgraded = import_pycaffe("caffe").upgrade_net(message.SerializeToString())
-    message = type(message).FromString(upgraded)
-    log.info("%s: upgraded from an old format (`layers { … }`); its comments are lost", path)
-    return Prototxt(path, text_format.MessageToString(message), message)
+    log.info("%s: upgraded from an old format (`layers { … }`)", path)
+    return type(message).FromString(upgraded)

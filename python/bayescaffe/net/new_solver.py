@@ -7,8 +7,11 @@ from pathlib import Path
 
 from bayescaffe.data.lmdb import LmdbImages
 from bayescaffe.net.inference_net import BATCH_FIELDS, TEST, TRAIN, batch_size, layers_of_phase
+from bayescaffe.net.net_files import epoch_iterations
 
 EPOCHS = 20
+LEAST_ITERATIONS = 1000
+"""A few hundred pictures need more epochs: after 20, a Bayesian net is behind its stock net."""
 
 _TEXT = """\
 net: {net}
@@ -35,7 +38,8 @@ test_interval: {epoch}
 def new_solver(net, path: Path, dataset_size: int, weights: Path | None) -> str:
     """The text of a solver that trains the net at `path` for some epochs, and tests each epoch."""
     layers = {phase: _data_layers(net, phase) for phase in (TRAIN, TEST)}
-    epoch = math.ceil(dataset_size / _batch(net))
+    epoch = epoch_iterations(net, dataset_size)
+    epochs = max(EPOCHS, math.ceil(LEAST_ITERATIONS / epoch))
     tests = [
         math.ceil(len(LmdbImages(layer.data_param.source)) / batch_size(layer))
         for layer in layers[TEST]
@@ -48,8 +52,8 @@ def new_solver(net, path: Path, dataset_size: int, weights: Path | None) -> str:
         weights="" if weights is None else f"weights: {_quoted(weights)}\n",
         test=_TEST.format(test_iter=max(tests), epoch=epoch) if tests else "",
         base_lr=0.001 if has_large_inputs else 0.01,
-        epochs=EPOCHS,
-        max_iter=EPOCHS * epoch,
+        epochs=epochs,
+        max_iter=epochs * epoch,
         display=min(100, epoch),
         prefix=_quoted(path.with_suffix("")),
     )
@@ -57,11 +61,6 @@ def new_solver(net, path: Path, dataset_size: int, weights: Path | None) -> str:
 
 def _quoted(path: Path) -> str:
     return json.dumps(str(path), ensure_ascii=False)
-
-
-def _batch(net) -> int:
-    sources = [layer for layer in layers_of_phase(net, TRAIN) if not layer.bottom]
-    return max(map(batch_size, sources), default=1)
 
 
 def _data_layers(net, phase: int) -> list:

@@ -29,7 +29,13 @@ from bayescaffe.net.layer_kinds import (
     options,
     stock_type,
 )
-from bayescaffe.net.messages import LayerBlobs, read_message, read_weights
+from bayescaffe.net.messages import (
+    LayerBlobs,
+    needs_weights,
+    net_text,
+    parse_message,
+    read_weights,
+)
 from bayescaffe.net.reducing import output_layers, size_field
 
 
@@ -82,14 +88,18 @@ class LayerPosterior:
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
-def inspect(net: str | os.PathLike, weights: str | os.PathLike) -> list[LayerPosterior]:
+def inspect(
+    net: str | os.PathLike, weights: str | os.PathLike | None = None
+) -> list[LayerPosterior]:
     """The Bayesian layers of a net, in its order.
 
     Args:
-        net: prototxt; the priors come from it. Its TRAIN phase counts where the two differ.
-        weights: caffemodel of that net.
+        net: prototxt, or caffemodel that carries it; the priors come from it. Its TRAIN phase
+            counts where the two differ.
+        weights: caffemodel of that net; by default `net`, if that is one.
     """
-    message = read_message(net, "NetParameter")
+    weights = needs_weights(net, weights)
+    message = parse_message(net_text(net), "NetParameter", net)
     stored = {layer.name: layer for layer in read_weights(weights)}
     layers = layers_of_phase(message, TRAIN)
     if not any(map(is_bayesian, layers)):

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.data.interface import Shape
-from bayescaffe.net.inference_net import batch_size, declared_shape, layers_of_phase
+from bayescaffe.net.building import caffe_errors, make_net
+from bayescaffe.net.inference_net import TRAIN, batch_size, declared_shape, layers_of_phase
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs
 from bayescaffe.net.own_data import lmdb_images
 
@@ -66,8 +67,8 @@ def image_shape(layer, shape: Shape | None) -> tuple[int, ...]:
     images = images or shape
     if images is None:
         raise UnknownShape(
-            f"its data, {layer.data_param.source or layer.name}, is not here, so shapes, memory "
-            "and KL are not checked; give the shape of its images as --shape or shape"
+            f"its data, {layer.data_param.source or layer.name}, is not here; give the shape of "
+            f"its images as {argument('shape')}"
         )
     return (images[0], param.crop_size, param.crop_size) if param.crop_size else images
 
@@ -84,6 +85,14 @@ def layer_shapes(net, layers: Sequence) -> list[LayerShape]:
         )
         for layer in layers
     ]
+
+
+def count_parameters(net, names: Sequence[str], shape: Shape | None) -> int:
+    """The weights and biases of some layers of a `NetParameter`, in phase TRAIN."""
+    with caffe_errors("net"):
+        built = make_net(with_inputs(net, TRAIN, shape), None, phase=TRAIN)
+    layers = layers_of_phase(net, TRAIN)
+    return sum(layer.parameters for layer in layer_shapes(built, layers) if layer.name in names)
 
 
 def memory(net, layers: Sequence) -> Memory:

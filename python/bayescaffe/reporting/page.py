@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayescaffe import __version__
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
 from bayescaffe.reporting import images as single
 from bayescaffe.reporting import sections
@@ -75,16 +75,18 @@ def report(
         raise BayesCaffeError(
             f"the draws are of no posterior: {draws.meta['weights']} has stock weights for "
             f"Bayesian layers of {draws.meta['net']}. Train the net and sample it, or report "
-            "the draws as they are by --untrained or untrained=True"
+            f"the draws as they are with {argument('untrained', True)}"
         )
     names = class_names or draws.meta.get("class_names") or range(analysis.classes)
     if len(names) != analysis.classes:
-        raise BayesCaffeError(f"{len(names)} class names, expected {analysis.classes}")
+        raise BayesCaffeError(
+            f"{argument('class_names')}: {len(names)} names, expected {analysis.classes}"
+        )
     for name, other in (baselines or {}).items():
         if (other.images, other.classes) != (analysis.images, analysis.classes):
             raise BayesCaffeError(
-                f"baseline {name}: {other.images} images of {other.classes} classes, expected the "
-                f"report's {analysis.images} of {analysis.classes}"
+                f"{argument('baselines')}: {name}: {other.images} images of {other.classes} "
+                f"classes, expected the report's {analysis.images} of {analysis.classes}"
             )
     subject = Subject(draws, analysis, [str(name) for name in names], baselines or {})
     read = getattr(images, "read", images)

@@ -321,7 +321,8 @@ def plot_entropy(
         )  # fmt: skip
         ax.stairs(share, edges, color=COLOURS[index % 6], alpha=0.13, fill=True, baseline=1e-9)
     ax.set(xlabel=f"{measure} (nats)", ylabel="share of the images", yscale="log")
-    ax.set(xlim=(0, top), ylim=(smallest / 2, 1.3))
+    # Within less than a decade, Matplotlib labels what lies between 10% and 100% in its own way.
+    ax.set(xlim=(0, top), ylim=(min(smallest / 2, 0.08), 1.3))
     ax.yaxis.set_major_formatter(_percent)
     _legend(ax, fewest=1)
     return ax

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
+from bayescaffe.common.packages import import_optional
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.stats import intervals, metrics
 from bayescaffe.stats.draws import Draws, load_draws
@@ -128,29 +129,34 @@ class Analysis:
 
     def write_csv(self, path: str | os.PathLike) -> None:
         """Write one line per image; `lower` and `upper` are those of the predicted class."""
+        columns = {name: _texts(values) for name, values in self._columns().items()}
+        with scratch_file(Path(path)) as scratch, scratch.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+
+    def to_dataframe(self):
+        """A DataFrame of pandas with the columns of `write_csv` and a row per image."""
+        pandas = import_optional("pandas", "to_dataframe")
+        return pandas.DataFrame(self._columns()).set_index("image")
+
+    def _columns(self) -> dict[str, np.ndarray | list]:
+        """By name, a value for each image."""
         index = np.arange(self.images)
-        columns: dict[str, list] = {"image": index.tolist()}
-        if self.names is not None:
-            columns["name"] = self.names
-        if self.labels is not None:
-            columns["label"] = self._named(self.labels)
-        columns["predicted"] = self._named(self.predicted)
-        if self.correct is not None:
-            columns["correct"] = self.correct.astype(int).tolist()
-        columns["certain"] = self.certain.astype(int).tolist()
-        for name, numbers in {
+        return {
+            "image": index,
+            **({} if self.names is None else {"name": self.names}),
+            **({} if self.labels is None else {"label": self._named(self.labels)}),
+            "predicted": self._named(self.predicted),
+            **({} if self.correct is None else {"correct": self.correct}),
+            "certain": self.certain,
             "confidence": self.confidence,
             "lower": self.lower[index, self.predicted],
             "upper": self.upper[index, self.predicted],
             "entropy": self.entropy,
             "aleatoric": self.aleatoric,
             "epistemic": self.epistemic,
-        }.items():
-            columns[name] = [f"{number:.9g}" for number in numbers.tolist()]
-        with scratch_file(Path(path)) as scratch, scratch.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+        }
 
     def _named(self, classes: np.ndarray) -> list:
         numbers = classes.tolist()
@@ -174,15 +180,15 @@ def analyze(
         interval: "equal-tailed" or "hdi" (highest density).
         ood: draws of the same net for out-of-distribution images, which should be less certain.
         bins: number of bins of the reliability diagram and of both calibration errors.
-        progress: show a progress bar on a terminal if this takes long.
+        progress: show a progress bar on a terminal or in a notebook if this takes long.
     """
     draws = _opened(draws)
     ood = None if ood is None else _opened(ood)
     if interval not in intervals.KINDS:
         kinds = " or ".join(map(repr, intervals.KINDS))
-        raise BayesCaffeError(f"unknown interval {interval!r}, expected {kinds}")
+        raise BayesCaffeError(f"{argument('interval', interval)} is not known; expected {kinds}")
     if bins < 1:
-        raise BayesCaffeError(f"{bins} bins, expected at least 1")
+        raise BayesCaffeError(f"{argument('bins', bins)}: expected at least 1")
     name = _name(draws, "draws")
     count, images, classes = _shape(draws, name)
     labels = _labels(draws, name)
@@ -218,6 +224,14 @@ def analyze(
     )
 
 
+def _texts(values: np.ndarray | list) -> list:
+    """Values as they stand in a CSV file."""
+    kind = values.dtype.kind if isinstance(values, np.ndarray) else ""
+    if kind == "f":
+        return [f"{value:.9g}" for value in values.tolist()]
+    return values.astype(int).tolist() if kind == "b" else list(values)
+
+
 def _opened(draws: Draws | str | os.PathLike) -> Draws:
     return draws if isinstance(draws, Draws) else load_draws(draws)
 
@@ -229,10 +243,10 @@ def _name(draws: Draws, default: str) -> str:
 
 def _shape(draws: Draws, name: str) -> tuple[int, int, int]:
     shape = draws.probabilities.shape
-    if len(shape) != 3 or 0 in shape:
+    if len(shape) != 3 or 0 in shape or shape[2] < 2:
         raise BayesCaffeError(
             f"{name}: probabilities of shape {' x '.join(map(str, shape))}, expected draws x "
-            "images x classes, at least one of each"
+            "images x classes, at least one draw, one image and two classes"
         )
     return shape
 

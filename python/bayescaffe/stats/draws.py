@@ -21,6 +21,7 @@ import numpy as np
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.npz import NpzFile, write_npz
+from bayescaffe.common.packages import import_optional
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,49 @@ class Draws:
         lines = [f"Draws: {shape} (draws x images x classes), {labels}"]
         known = [key for key in ("path", "net", "weights", "data", "seed") if key in self.meta]
         return "\n".join(lines + [f"  {key}: {self.meta[key]}" for key in known])
+
+    def to_xarray(self):
+        """A DataArray of xarray: the probabilities by draw, image and class.
+
+        Images are named by their files and classes by their names, if these are known; labels are
+        a coordinate. The probabilities are not copied, and what `meta` tells is in `attrs`.
+        """
+        xarray = import_optional("xarray", "to_xarray")
+        draws, images, classes = self.probabilities.shape
+        names, class_names = self.meta.get("names"), self.meta.get("class_names")
+        coords = {
+            "draw": np.arange(draws),
+            "image": np.arange(images) if names is None else names,
+            "class": np.arange(classes) if class_names is None else class_names,
+        }
+        if self.labels is not None:
+            coords["label"] = ("image", self.labels)
+        facts = {
+            key: value for key, value in self.meta.items() if isinstance(value, (str, int, float))
+        }
+        return xarray.DataArray(
+            self.probabilities,
+            coords,
+            ("draw", "image", "class"),
+            name="probability",
+            # Files of netCDF know no booleans.
+            attrs={key: int(v) if isinstance(v, bool) else v for key, v in facts.items()},
+        )
+
+    def to_inference_data(self):
+        """ArviZ's InferenceData: `probability` in the group posterior, as one chain.
+
+        Labels are in the group observed_data. ArviZ 1.0 has xarray's DataTree in its place.
+        """
+        arviz = import_optional("arviz", "to_inference_data")
+        array = self.to_xarray()
+        groups = {"posterior": array.drop_vars("label", errors="ignore").expand_dims("chain")}
+        if self.labels is not None:
+            groups["observed_data"] = array["label"].drop_vars("label")
+        groups = {name: one.to_dataset() for name, one in groups.items()}
+        if hasattr(arviz, "InferenceData"):
+            return arviz.InferenceData(**groups)
+        return import_optional("xarray", "to_inference_data").DataTree.from_dict(groups)
 
 
 def save_draws(

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, argument
 
 Interval = Callable[..., tuple[np.ndarray, np.ndarray]]
 
@@ -100,7 +100,8 @@ def certain(lower: np.ndarray, upper: np.ndarray, predicted: np.ndarray) -> np.n
 def _exact(level: float) -> Fraction:
     if not 0 < level < 1:
         raise BayesCaffeError(
-            f"level {level:g} of a credible interval is not between 0 and 1 (write 95 % as 0.95)"
+            f"{argument('level', level)}: the level of a credible interval is between 0 and 1 "
+            "(write 95 % as 0.95)"
         )
     return Fraction(repr(float(level)))
 
