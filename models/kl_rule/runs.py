@@ -11,12 +11,13 @@ from pathlib import Path
 import bayescaffe
 import numpy as np
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.net import starting
 from bayescaffe.net.posterior import inspect
 from bayescaffe.stats.metrics import nll
 from setups import SETUPS, Setup, prepare
 
 DRAWS = 10
+KL_STRENGTH = 0.017
+"""Of the rule: the KL scale times the number of weights. Runs by another one are not comparable."""
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +39,7 @@ class Run:
     @property
     def rule(self) -> float | None:
         """What the KL scale depends on besides."""
-        return None if self.kind == "stock" or self.scale else starting.KL_STRENGTH
+        return None if self.kind == "stock" or self.scale else KL_STRENGTH
 
     @property
     def name(self) -> str:
@@ -106,7 +107,7 @@ def _trained(run: Run, setup: Setup, data: Path, out: Path) -> dict:
     if run.kind != "stock":
         layers = inspect(net, trained.snapshot)
         found["weights"] = sum(layer.weights + layer.biases for layer in layers)
-        found["kl_scale"] = layers[0].kl_weight / layers[0].dataset_size
+        found["kl_scale"] = layers[0].kl_scale
     images = data / "held_out" if setup.is_drawn else None
     passes = 1 if run.kind == "stock" else DRAWS
     draws = bayescaffe.sample(net, images, passes, weights=trained.snapshot, progress=False)

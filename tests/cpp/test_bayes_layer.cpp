@@ -643,7 +643,7 @@ TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
     const char* bayes_param;
     const char* message;
   } cases[] = {
-      {"", "layer 'layer': bayes_param.dataset_size is missing"},
+      {"kl_weight: 1", "layer 'layer': bayes_param.dataset_size is missing"},
       {"dataset_size: 0", "bayes_param.dataset_size is 0, but must be"},
       {"dataset_size: -5", "bayes_param.dataset_size is -5"},
       {"kl_weight: -1", "bayes_param.kl_weight is -1, but must be"},

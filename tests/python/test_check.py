@@ -129,7 +129,7 @@ def test_weight_decay_beside_a_prior(here, digits):
 
 
 def test_kl_that_dwarfs_the_loss(here, digits):
-    (found,) = findings(small_net(digits, "dataset_size: 330"))
+    (found,) = findings(small_net(digits, "dataset_size: 330 kl_weight: 1"))
     head, value = re.match(
         r"warning: net.prototxt: (KL adds \S+ to a loss that starts near 1.39), .*; "
         r"kl_weight is 1, try kl_weight: (\S+)$",
@@ -185,7 +185,7 @@ def test_solvers_that_name_no_net(here):
 
 
 def test_the_command(here, digits, capsys):
-    Path("net.prototxt").write_text(small_net(digits, "dataset_size: 330"))
+    Path("net.prototxt").write_text(small_net(digits, "dataset_size: 330 kl_weight: 1"))
     assert main(["check", "net.prototxt"]) == 0
     out = capsys.readouterr().out
     assert "hidden  BayesInnerProduct  hidden 20x16" in out

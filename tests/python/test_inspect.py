@@ -37,9 +37,8 @@ def test_table_names_what_each_layer_has(files, capsys):
     assert len({len(line) for line in lines[:4]}) == 1
     kl = sum(layer.kl for layer in inspect(*files))
     assert lines[4].split() == ["total", "1,700", f"{kl:,.0f}"]
-    assert (
-        lines[6] == f"KL adds {kl * 0.5 / 330:.4g} to the loss; kl_weight/dataset_size is 0.5/330"
-    )
+    scale = 0.5 / 330
+    assert lines[6] == f"KL adds {kl * scale:.4g} to the loss: it is multiplied by {scale:.3g}"
 
 
 def test_the_command_that_is_advised_works(files, capsys):

@@ -107,7 +107,8 @@ def assert_near(found, expected, group_of):
 def test_one_weight_finds_the_exact_posterior(tmp_path, way):
     x, y = regression([1.2])
     mu, zeta = 0.3, 0.25
-    found = train(tmp_path, x, y, f"prior_mean: {mu} prior_std: {zeta} {way}", bias_term=False)
+    options = f"kl_weight: 1 prior_mean: {mu} prior_std: {zeta} {way}"
+    found = train(tmp_path, x, y, options, bias_term=False)
     precision = np.sum(x**2) + 1 / zeta**2
     m = (x[:, 0] @ y + mu / zeta**2) / precision
     exact = np.array([m]), np.array([precision**-0.5 / abs(m)])

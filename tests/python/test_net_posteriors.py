@@ -82,5 +82,27 @@ def test_kl_without_weight_adds_nothing_to_the_objective(tmp_path, digits):
         assert posterior.kl_term == 0
 
 
+def test_kl_by_default_depends_on_the_weights_of_the_whole_net(tmp_path, digits):
+    net = make_net(tmp_path, small_net(digits, ""))
+    weights = sum(
+        blob.count
+        for name, one in net.posteriors().items()
+        for blob in net.params[name][: len(one.taus)]
+    )
+    assert weights == 1724
+    assert [one.kl_scale for one in net.posteriors().values()] == [pytest.approx(1e-6)] * 3
+    # As many as LeNet, in one layer of three.
+    wide = small_net(digits, "").replace("num_output: 16", "num_output: 5000", 1)
+    net = make_net(tmp_path, wide)
+    weights += (5000 - 16) * (net.params["hidden"][0].shape[1] + 1 + 4)
+    scales = [one.kl_scale for one in net.posteriors().values()]
+    assert scales == [pytest.approx(0.017 / weights)] * 3
+    assert scales[0] == pytest.approx(pycaffe.default_kl_scale(weights))
+    # What is set stays.
+    mixed = wide.replace("bayes_param {", "bayes_param { kl_weight: 0.3 dataset_size: 10", 1)
+    scales = [one.kl_scale for one in make_net(tmp_path, mixed).posteriors().values()]
+    assert scales == [pytest.approx(0.03), *[pytest.approx(0.017 / weights)] * 2]
+
+
 def test_a_stock_net_has_none(tmp_path, digits):
     assert make_net(tmp_path, small_net(digits, None)).posteriors() == {}

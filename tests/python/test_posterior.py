@@ -37,7 +37,7 @@ def test_taus_and_counts_of_each_bayesian_layer(tmp_path, digits):
     assert (out.name, out.weights, out.biases, out.tau_bias) == ("out", 64, 0, None)
     assert [layer.outputs for layer in (conv, hidden, out)] == [4, 16, 4]
     assert [layer.is_output for layer in (conv, hidden, out)] == [False, False, True]
-    assert (conv.kl_weight, conv.dataset_size) == (0.5, 330)
+    assert conv.kl_scale == pytest.approx(0.5 / 330)
 
 
 def test_norm_is_that_of_the_means(tmp_path, digits):
@@ -103,8 +103,7 @@ def test_shared_weights_count_once(tmp_path, digits):
 
 def test_kl_without_weight_adds_nothing_to_the_loss(tmp_path, digits):
     layers = inspect(*saved(tmp_path, small_net(digits, "kl_weight: 0")))
-    assert all(layer.kl > 0 and layer.penalty == 0 for layer in layers)
-    assert layers[0].dataset_size is None
+    assert all(layer.kl > 0 and layer.penalty == layer.kl_scale == 0 for layer in layers)
 
 
 def test_sign_certainty_is_the_share_of_draws_with_the_means_sign(tmp_path, digits):

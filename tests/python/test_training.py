@@ -238,7 +238,7 @@ def test_tau_learns(tmp_path, digits):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "layer 'conv': bayes_param.dataset_size is missing"),
+        ("kl_weight: 1", "layer 'conv': bayes_param.dataset_size is missing"),
         ("dataset_size: 330 tau_init: -1", "layer 'conv': bayes_param.tau_init is -1, but must be"),
         ("dataset_size: 330 prior_std: 0", "layer 'conv': bayes_param.prior_std is 0, but must be"),
         ("dataset_size: 330 no_such_field: 1", 'no field named "no_such_field"'),

@@ -54,8 +54,10 @@ def texts(findings):
 
 
 def test_strong_kl_is_told_before_it_makes_the_loss_nan(tmp_path, digits, capsys, caplog, rule):
-    # As one who takes the default kl_weight.
-    text = small_net(digits, "dataset_size: 330").replace("bayes_param", f"{RATES} bayes_param")
+    # The evidence lower bound.
+    text = small_net(digits, "dataset_size: 330 kl_weight: 1").replace(
+        "bayes_param", f"{RATES} bayes_param"
+    )
     solver = write_solver(tmp_path, text, 400, base_lr=0.1)
     assert cli.main(["train", str(solver), "--quiet"]) == 1
     assert re.match(
@@ -166,7 +168,7 @@ def test_the_loss_is_that_of_the_latest_epoch_without_kl(watch_of, digits):
 
 
 def test_strong_kl_explains_the_rest(watch_of):
-    watch = watch_of("dataset_size: 330")
+    watch = watch_of("dataset_size: 330 kl_weight: 1")
     assert len(watch.before) == 1
     rows = [START, row(100, 1.4, tau=4.54e-5), row(200, 1.4, tau=4.54e-5, **{"tau:out": 40})]
     (found,) = texts(watch.news(rows))
@@ -182,11 +184,12 @@ def test_the_kl_weight_of_convert_is_never_too_strong(watch_of, monkeypatch):
     # KL of a large net is large.
     monkeypatch.setattr(starting, "kl_weight", lambda *_, **__: 0.6)
     assert watch_of("dataset_size: 330").before == []
+    assert watch_of("dataset_size: 330 kl_weight: 1").before == []
     assert watch_of("dataset_size: 330 kl_weight: 1.3").before
 
 
 def test_strong_kl_without_a_guess_is_found_by_the_log(watch_of, digits):
-    text = small_net(digits, "dataset_size: 330").replace(
+    text = small_net(digits, "dataset_size: 330 kl_weight: 1").replace(
         "SoftmaxWithLoss", "MultinomialLogisticLoss"
     )
     watch = watch_of(text=text)
@@ -194,7 +197,7 @@ def test_strong_kl_without_a_guess_is_found_by_the_log(watch_of, digits):
     (found,) = texts(watch.news([row(0, 2.5, kl_term=30)]))
     assert found.startswith("KL adds") and "starts near 2.5" in found and PROPOSED in found
     assert (
-        watch_of(text=text.replace("330", "330 kl_weight: 1e-4")).findings(
+        watch_of(text=text.replace("kl_weight: 1", "kl_weight: 1e-4")).findings(
             [row(0, 2.5, kl_term=1e-3)]
         )
         == []

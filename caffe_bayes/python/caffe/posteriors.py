@@ -10,8 +10,13 @@ class Posterior(NamedTuple):
     """tau of each parameter blob, weights first: the standard deviation as a multiple of |m|."""
     kl: float
     """KL(q || p) of all its parameters in nats, without those that another layer owns."""
-    kl_term: float
-    """What that adds to the objective: KL times kl_weight / dataset_size."""
+    kl_scale: float
+    """What KL is multiplied by in the objective: kl_weight / dataset_size, or the default."""
+
+    @property
+    def kl_term(self):
+        """What KL adds to the objective."""
+        return self.kl * self.kl_scale
 
 
 def posteriors(net):
@@ -21,5 +26,5 @@ def posteriors(net):
     means m, net.params[name][n : 2 * n] their delta, net.params[name][2 * n :] the noise epsilon.
     """
     return {
-        name: Posterior(tuple(taus), kl, kl_term) for name, taus, kl, kl_term in net._posteriors()
+        name: Posterior(tuple(taus), kl, kl_scale) for name, taus, kl, kl_scale in net._posteriors()
     }

@@ -3,6 +3,7 @@
 #include <boost/python.hpp>
 #include <string>
 
+#include "caffe/bayes/bayes_param.hpp"
 #include "caffe/bayes/monte_carlo.hpp"
 #include "caffe/net.hpp"
 #include "caffe/util/upgrade_proto.hpp"
@@ -26,6 +27,13 @@ bp::object UpgradeNet(const std::string& serialized) {
   const std::string upgraded = net.SerializeAsString();
   return bp::object(bp::handle<>(
       PyBytes_FromStringAndSize(upgraded.data(), upgraded.size())));
+}
+
+/// default_kl_scale: what KL is multiplied by where kl_weight is not set, in a
+/// net with so many Bayesian weights.
+double DefaultKLScale(int64_t weights) {
+  CHECK_GT(weights, 0) << "the number of weights";
+  return bayes::DefaultKLScale(weights);
 }
 
 }  // namespace caffe

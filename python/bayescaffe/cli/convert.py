@@ -14,8 +14,8 @@ Make a stock net Bayesian.
 NET is a prototxt for training or for deployment, or a solver. The folder --out gets the Bayesian
 prototxt, a solver and, with --weights, a caffemodel to start from. Each layer that is converted
 gets `Bayes` before its type and a `bayes_param`. Its prior takes the place of weight decay, so its
-decay_mult becomes 0. Its kl_weight is 0.017 * dataset_size / (number of Bayesian weights of the
-net), by the rule of docs/kl.md. Everything else, comments and layout included, stays as it is. A
+decay_mult becomes 0. Its kl_weight is the default for the number of Bayesian weights of the net
+(docs/kl.md tells the rule). Everything else, comments and layout included, stays as it is. A
 net in an old format is upgraded first, and loses its comments.
 
 By default all layers are converted that can be, without those that are frozen by lr_mult: 0."""

@@ -105,7 +105,9 @@ def _run(args: argparse.Namespace) -> None:
         before, after = reduction["parameters_before"], reduction["parameters"]
         print(f"\n{args.out}: {before:,} -> {after:,} weights and biases (1/{before / after:.2f})")
     else:
-        objective = objective_of(parse_message(text, "NetParameter", args.net).layer)
+        weights = sum(layer.weights + layer.biases for layer in layers)
+        message = parse_message(text, "NetParameter", args.net)
+        objective = objective_of(message.layer, weights=weights)
         print(f"\n{_advice(args, advised, objective)}")
 
 
@@ -148,11 +150,11 @@ def _table(layers) -> str:
         cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
     penalty = sum(layer.penalty for layer in layers)
-    factors = [f"{layer.kl_weight:g}/{layer.dataset_size or '-'}" for layer in layers]
+    factors = [f"{layer.kl_scale:.3g}" for layer in layers]
     if len(set(factors)) > 1:
         factors = [f"{layer.name} {factor}" for layer, factor in zip(layers, factors, strict=True)]
     factors = ", ".join(dict.fromkeys(factors))
-    lines += ["", f"KL adds {penalty:.4g} to the loss; kl_weight/dataset_size is {factors}"]
+    lines += ["", f"KL adds {penalty:.4g} to the loss: it is multiplied by {factors}"]
     return "\n".join(lines)
 
 

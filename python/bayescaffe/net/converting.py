@@ -90,7 +90,7 @@ def convert(
     folder = Path(out) if out is not None else Path(net).parent / ("stock" if to_stock else "bayes")
     names = _chosen(files, layers, last, to_stock, notes)
     size = None if to_stock else _dataset_size(files, dataset_size, notes)
-    kl_weight = 0 if size is None else _kl_weight(files.nets[0], names, size, shape, notes)
+    kl_weight = 0.0 if size is None else _kl_weight(files.nets[0], names, size, shape, notes)
     texts = {
         folder / one.path.name: _stock_text(one, names)
         if to_stock
@@ -191,7 +191,7 @@ def _with_sharers(able: dict, names: list[str], notes: list[str]) -> list[str]:
 
 
 def _bayesian_text(
-    one: Prototxt, names: Sequence[str], dataset_size: int | None, kl_weight: float
+    one: Prototxt, names: Sequence[str], dataset_size: int | None, kl_weight: float | None
 ) -> str:
     """The text of a net with its layers made Bayesian, each with a comment for the way back.
 
@@ -206,7 +206,8 @@ def _bayesian_text(
             continue
         decays = [_decay_text(param) for param in layer.param]
         layer.type = bayesian_type(layer)
-        layer.bayes_param.kl_weight = kl_weight
+        if kl_weight is not None:
+            layer.bayes_param.kl_weight = kl_weight
         if dataset_size is not None:
             _make_bayesian(layer, dataset_size)
             comments[number] = " ".join([_STOCK_DECAY, *decays])
@@ -303,16 +304,19 @@ def _dataset_size(files: NetFiles, given: int | None, notes: list[str]) -> int |
 
 def _kl_weight(
     net: Prototxt, names: Sequence[str], dataset_size: int, shape: Shape | None, notes: list[str]
-) -> float:
-    """The kl_weight of each layer, by the rule for the number of weights of all of them."""
+) -> float | None:
+    """The kl_weight of each layer, by the rule for the number of weights of all of them.
+
+    None, which leaves it to the net, if these cannot be counted.
+    """
     try:
         weights = count_parameters(net.message, names, shape)
     except BayesCaffeError as error:
-        weights = starting.LENET_WEIGHTS
         notes.append(
-            f"the number of weights is not known ({error}), so kl_weight is that of a net with "
-            f"{weights:,}"
+            f"kl_weight is left out, as the number of weights is not known ({error}); the net "
+            "chooses it when it is trained"
         )
+        return None
     return starting.kl_weight(dataset_size, weights)
 
 

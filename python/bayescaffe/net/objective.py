@@ -14,8 +14,8 @@ one such loss at most. A net of four layers, on 480 drawn pictures of four class
 where KL started at 0.35 and 1.06 times the guess. At 3.5 times it, the error was 39 % in place of
 2 %; at 11 times, the net learned nothing; at 35 times, its loss became NaN."""
 ABOVE_RULE = 2
-"""And kl_weight must be above so many times that of `convert`. A large net has a large KL: that of
-AlexNet starts at 2.7 times the guess with the kl_weight of `convert`."""
+"""And kl_weight must be above so many times the default. A large net has a large KL: with the
+default, that of AlexNet starts at 2.7 times the guess."""
 NOISY_TAU = 10
 """The mean of 100 draws, the default of `sample`, of a weight with this tau is as uncertain as the
 weight is large. Where KL was too strong, tau of a layer ended above 25; LeNet's highest is 1."""
@@ -32,21 +32,20 @@ class Objective:
     kl_weight: float
     """The largest of the net; 0 without Bayesian layers."""
     proposed_kl_weight: float | None
-    """What `convert` sets; None if dataset_size is not known."""
+    """The default of the net; None if its weights or dataset_size are not known."""
 
     @property
     def is_above_rule(self) -> bool:
-        """Whether kl_weight is clearly above what `convert` sets."""
-        return (
-            self.proposed_kl_weight is not None
-            and self.kl_weight > ABOVE_RULE * self.proposed_kl_weight
-        )
+        """Whether kl_weight is clearly above the default, or not known to be near it."""
+        return self.kl_weight > ABOVE_RULE * (self.proposed_kl_weight or 0)
 
     @property
     def advice(self) -> str:
         """The smaller kl_weight to try."""
+        if self.is_above_rule and self.proposed_kl_weight is None:
+            return f"kl_weight is {self.kl_weight:g}, leave it out: the net then chooses it"
         value = self.proposed_kl_weight if self.is_above_rule else self.kl_weight / 10
-        return f"kl_weight is {self.kl_weight:g}, try kl_weight: {value:.3g}"
+        return f"kl_weight is {self.kl_weight:.3g}, try kl_weight: {value:.3g}"
 
     def is_strong(self, kl_term: float, loss: float | None = None) -> bool:
         """Whether KL is too strong at the start of a training.
@@ -95,30 +94,24 @@ class Objective:
         )
 
 
-def objective_of(layers: Sequence, net=None) -> Objective:
+def objective_of(layers: Sequence, net=None, weights: int | None = None) -> Objective:
     """The objective of the layers of phase TRAIN.
 
     Args:
-        net: that of pycaffe, which tells the number of classes.
+        net: that of pycaffe, which tells the numbers of classes and of weights.
+        weights: the number of Bayesian weights, if there is no such net.
     """
-    params = [layer.bayes_param for layer in layers if is_bayesian(layer)]
-    return Objective(
-        guess=_guess(layers, net),
-        kl_weight=max((param.kl_weight for param in params), default=0),
-        proposed_kl_weight=_proposed(layers, net),
-    )
-
-
-def _proposed(layers: Sequence, net) -> float | None:
-    bayesian = {layer.name: layer for layer in layers if is_bayesian(layer)}
-    size = max((layer.bayes_param.dataset_size for layer in bayesian.values()), default=0)
-    if not size:
-        return None
-    weights = starting.LENET_WEIGHTS
+    bayesian = {layer.name: layer.bayes_param for layer in layers if is_bayesian(layer)}
     if net is not None:
         shapes = layer_shapes(net, layers)
         weights = sum(layer.parameters for layer in shapes if layer.name in bayesian)
-    return starting.kl_weight(size, weights)
+    size = max((param.dataset_size for param in bayesian.values()), default=0)
+    proposed = starting.kl_weight(size, weights) if size and weights else None
+    kl_weights = [
+        param.kl_weight if param.HasField("kl_weight") else proposed or 0
+        for param in bayesian.values()
+    ]
+    return Objective(_guess(layers, net), max(kl_weights, default=0), proposed)
 
 
 def _guess(layers: Sequence, net) -> float | None:

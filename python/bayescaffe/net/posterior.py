@@ -63,9 +63,8 @@ class LayerPosterior:
     """KL(q || p) of weights and biases in nats; 0 for what an earlier layer shares and counts."""
     kl_share: float
     """This layer's part of the whole net's KL."""
-    kl_weight: float
-    dataset_size: int | None
-    """Both as in the prototxt: KL enters the loss times kl_weight / dataset_size."""
+    kl_scale: float
+    """What KL is multiplied by in the loss: kl_weight / dataset_size, or the default of the net."""
 
     @property
     def signal_to_noise(self) -> float:
@@ -80,7 +79,7 @@ class LayerPosterior:
     @property
     def penalty(self) -> float:
         """What the layer's KL adds to the loss, the number that its KL top shows."""
-        return self.kl * self.kl_weight / self.dataset_size if self.kl_weight else 0.0
+        return self.kl * self.kl_scale
 
     def as_dict(self) -> dict:
         """All of it by name, for JSON and CSV."""
@@ -154,7 +153,6 @@ def net_of_layers(layers: Sequence, stored: dict[str, LayerBlobs]):
 
 def _posterior(net, layer, posterior, is_output: bool) -> LayerPosterior:
     """The posterior of one layer, from what the net says of it and what its prototxt says."""
-    param = layer.bayes_param
     m, *m_b = (blob.data for blob in net.params[layer.name][: len(posterior.taus)])
     return LayerPosterior(
         name=layer.name,
@@ -168,8 +166,7 @@ def _posterior(net, layer, posterior, is_output: bool) -> LayerPosterior:
         norm=float(np.linalg.norm(m.astype(np.float64))),
         kl=posterior.kl,
         kl_share=0.0,
-        kl_weight=float(str(np.float32(param.kl_weight))),  # 0.0036, not 0.00359999993…
-        dataset_size=param.dataset_size if param.HasField("dataset_size") else None,
+        kl_scale=posterior.kl_scale,
     )
 
 

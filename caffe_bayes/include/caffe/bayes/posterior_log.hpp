@@ -20,7 +20,7 @@ void LogPosteriors(const Net& net) {
   double kl = 0, kl_term = 0;
   for (const LayerUncertainty& layer : layers) {
     kl += layer.uncertainty.kl;
-    kl_term += layer.uncertainty.kl_term;
+    kl_term += layer.uncertainty.kl_term();
   }
   LOG(INFO) << "    KL = " << kl << ", which adds " << kl_term
             << " to the objective";

@@ -15,8 +15,11 @@ namespace bayes {
 struct Uncertainty {
   /// tau of each parameter blob that has a posterior: weights, then biases.
   std::vector<double> taus;
-  /// KL(q || p) of all that the layer owns, and what it adds to the objective.
-  double kl = 0, kl_term = 0;
+  /// KL(q || p) of all that the layer owns.
+  double kl = 0;
+  /// The factor with which it enters the objective.
+  double kl_scale = 0;
+  double kl_term() const { return kl_scale * kl; }
 };
 
 /**
@@ -54,6 +57,13 @@ class Stochastic {
 
   /// How uncertain the layer is of its parameters, if these have a posterior.
   virtual Uncertainty GetUncertainty() { return Uncertainty(); }
+
+  /// How many weights with a posterior the layer owns.
+  virtual int64_t num_weights() const { return 0; }
+
+  /// Called by the net when all of its layers are set up.
+  /// @param weights how many weights of all of them have a posterior
+  virtual void OnNetSetUp(int64_t /*weights*/) {}
 
   /// Called by the net where this layer does not own its parameter `param_id`,
   /// but shares the parameter `owner_param_id` of the layer `owner`.
@@ -95,6 +105,20 @@ void Hold(const Net& net, bool hold) {
     Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
     if (stochastic) stochastic->Hold(hold);
   }
+}
+
+/// Tells each layer of a net how many weights of the net have a posterior.
+template <typename Layers>
+void TellNumWeights(const Layers& layers) {
+  std::vector<Stochastic*> found;
+  int64_t weights = 0;
+  for (const auto& layer : layers) {
+    Stochastic* stochastic = dynamic_cast<Stochastic*>(layer.get());
+    if (!stochastic) continue;
+    found.push_back(stochastic);
+    weights += stochastic->num_weights();
+  }
+  for (Stochastic* stochastic : found) stochastic->OnNetSetUp(weights);
 }
 
 struct LayerUncertainty {

@@ -67,6 +67,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   int num_noise_blobs() const override { return num_stock_blobs_; }
   int kl_top() const override { return kl_top_; }
   bayes::Uncertainty GetUncertainty() override;
+  int64_t num_weights() const override;
+  void OnNetSetUp(int64_t weights) override;
   void OnParamShared(int param_id, const std::string& owner,
                      int owner_param_id) override;
 
@@ -155,7 +157,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   vector<shared_ptr<Blob<Dtype> > > means_;
   /// The index of the latest draw.
   uint64_t index_ = 0;
-  /// kl_weight / dataset_size.
+  /// kl_weight / dataset_size, or the default for the net's weights.
   Dtype kl_scale_ = 0;
   /// Whether a parameter is this layer's, and not one that it shares.
   vector<bool> owns_;

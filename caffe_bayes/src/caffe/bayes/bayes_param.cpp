@@ -1,5 +1,6 @@
 #include "caffe/bayes/bayes_param.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -51,14 +52,20 @@ void CheckObjective(const BayesParameter& param, const Checker& check) {
   const float weight = param.kl_weight();
   check.Require(weight >= 0 && std::isfinite(weight), "kl_weight", weight,
                 "a finite number, 0 or greater");
-  if (weight == 0) return;
-  check.Require(param.has_dataset_size(), "dataset_size", "missing",
-                "the number of training examples, unless kl_weight is 0");
-  check.Require(param.dataset_size() > 0, "dataset_size", param.dataset_size(),
+  check.Require(param.has_dataset_size() || weight == 0, "dataset_size",
+                "missing",
+                "the number of training examples, as kl_weight is set");
+  check.Require(!param.has_dataset_size() || param.dataset_size() > 0,
+                "dataset_size", param.dataset_size(),
                 "the number of training examples, 1 or more");
 }
 
 }  // namespace
+
+double DefaultKLScale(int64_t weights) {
+  const double strength = 0.017, highest = 1e-6;
+  return std::min(strength / weights, highest);
+}
 
 void CheckBayesParam(const LayerParameter& layer, const LayerTrait& trait,
                      int bottom_axes) {

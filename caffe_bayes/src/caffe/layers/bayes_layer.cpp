@@ -173,6 +173,8 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
   if (param.kl_weight() > 0) {
     kl_scale_ = Dtype(param.kl_weight()) / param.dataset_size();
   }
+  // A net does it again, for all of its layers.
+  OnNetSetUp(num_weights());
 }
 
 // The blob of weights is number 0, that of biases 1; for the batch's second
@@ -225,6 +227,21 @@ void BayesLayer<Base, Dtype>::OnParamShared(int param_id,
 }
 
 template <template <typename> class Base, typename Dtype>
+int64_t BayesLayer<Base, Dtype>::num_weights() const {
+  int64_t weights = 0;
+  for (int i = 0; i < num_stock_blobs_; ++i) {
+    if (owns_[i]) weights += this->blobs_[i]->count();
+  }
+  return weights;
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::OnNetSetUp(int64_t weights) {
+  if (this->layer_param_.bayes_param().has_kl_weight()) return;
+  kl_scale_ = bayes::DefaultKLScale(weights);
+}
+
+template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   bayes::Stochastic::DrawLike(original);
   const BayesLayer& layer = dynamic_cast<const BayesLayer&>(original);
@@ -239,12 +256,10 @@ void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
 template <template <typename> class Base, typename Dtype>
 bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
   bayes::Uncertainty uncertainty;
+  uncertainty.kl_scale = kl_scale_;
   for (int i = 0; i < num_stock_blobs_; ++i) {
     uncertainty.taus.push_back(draws_[0].posteriors[i].Tau());
-    if (!owns_[i]) continue;
-    const double kl = draws_[0].posteriors[i].KL();
-    uncertainty.kl += kl;
-    uncertainty.kl_term += kl_scale_ * kl;
+    if (owns_[i]) uncertainty.kl += draws_[0].posteriors[i].KL();
   }
   return uncertainty;
 }
