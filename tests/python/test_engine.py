@@ -16,7 +16,7 @@ def bayes_layer(kind, name, bottom, options):
         layer {{
           name: "{name}" type: "Bayes{kind}" bottom: "{bottom}" top: "{name}"
           {field} {{ {options} weight_filler {{ type: "xavier" }} }}
-          bayes_param {{ dataset_size: 100 prior_std: 1 }}
+          bayes_param {{ kl_weight: 1 dataset_size: 100 prior_std: 1 }}
         }}"""
 
 

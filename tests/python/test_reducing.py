@@ -220,7 +220,7 @@ def test_output_layers_are_those_before_an_end(digits):
 
 
 def layer(name, tau, is_output=False):
-    return LayerPosterior(name, 24, tau, 8, 0.1, "", 8, is_output, 1.0, 1.0, 1.0, 0, None)
+    return LayerPosterior(name, 24, tau, 8, 0.1, "", 8, is_output, 1.0, 1.0, 1.0, 0)
 
 
 def test_advice_draws_the_line_where_the_paper_did():
