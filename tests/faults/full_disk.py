@@ -1,0 +1,141 @@
+"""Lets the n-th call of `write`, `fsync`, `rename` and others fail in each command.
+
+The files that were there before must stay as they are, nothing else may remain, and the command
+says which file it could not write. All commands are deterministic: a file that was written anew has
+the content that it had.
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from trial import BAYESCAFFE, CAFFE, Outcome, Trial, run
+from world import ITERATIONS, SNAPSHOT, World, content, remove
+
+CALLS = {
+    "open": errno.ENOSPC,
+    "write": errno.ENOSPC,
+    "pwrite": errno.ENOSPC,
+    "writev": errno.ENOSPC,
+    "fsync": errno.EIO,
+    "rename": errno.ENOSPC,
+    "mmap": errno.ENOMEM,
+}
+LOGS = ("train.log", "curve.csv", "train.old.log", "curve.old.csv")
+"""These tell times, and may end where the disk is full."""
+FULL, SAMPLE = 12, 1
+"""How many calls of a function are tried for each command: all, if there are no more."""
+
+
+def commands(world: World) -> dict[str, Sequence[str]]:
+    """Run in a folder that holds what they wrote before."""
+    trained = (str(world.net), str(world.model))
+    solver = "run.solver.prototxt"
+    return {
+        "caffe train": (CAFFE, "train", "-solver", solver),
+        "caffe train, HDF5": (CAFFE, "train", "-solver", "hdf5.solver.prototxt"),
+        "bayescaffe train": (*BAYESCAFFE, "train", solver, "--quiet"),
+        "bayescaffe sample": (
+            *(*BAYESCAFFE, "sample", *trained, "--passes", "8", "--quiet"),
+            *("--out", "draws.npz"),
+        ),
+        "bayescaffe data": (*BAYESCAFFE, "data", "idx", str(world.idx), "--out", "data", "--force"),
+        "bayescaffe analyze": (
+            *(*BAYESCAFFE, "analyze", str(world.draws)),
+            *("--csv", "images.csv", "--out", "figures.json"),
+        ),
+        "bayescaffe report": (*BAYESCAFFE, "report", str(world.draws), "--out", "report.html"),
+        "bayescaffe convert": (
+            *BAYESCAFFE,
+            "convert",
+            str(world.net),
+            "--to-stock",
+            "--out",
+            "new",
+        ),
+        "bayescaffe pack": (*BAYESCAFFE, "pack", *trained, "--out", "packed.caffemodel"),
+        "bayescaffe export": (
+            *(*BAYESCAFFE, "export", *trained, "--draws", "0-1", "--to", "caffe", "--out", "caffe"),
+        ),
+    }
+
+
+def trials(world: World, random: Random, full: bool) -> Iterator[Trial]:
+    """Every command, function and call that is to fail."""
+    library = world.folder / "failing_calls.so"
+    source = Path(__file__).with_name("failing_calls.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    for name, command in commands(world).items():
+        before = world.folder / f"before {name}"
+        _prepare(world, before)
+        done = run(command, before)
+        if done.code:
+            raise RuntimeError(f"{name} failed without a fault:\n{done.text}")
+        for call, number in CALLS.items():
+            count = _count(library, call, command, before)
+            chosen = range(1, count + 1)
+            most = FULL if full else SAMPLE
+            if count > most:
+                chosen = sorted(random.sample(chosen, most))
+            for n in chosen:
+                yield Trial(
+                    f"{name}, {call} number {n} of {count} fails",
+                    partial(_try, command, before, library, call, n, number),
+                )
+
+
+def _prepare(world: World, folder: Path) -> None:
+    solver = world.new_training(folder)
+    text = (
+        solver.read_text()
+        .replace(f"max_iter: {ITERATIONS}", f"max_iter: {2 * SNAPSHOT}")
+        .replace(str(folder) + "/", "")
+    )
+    solver.write_text(text)
+    (folder / "hdf5.solver.prototxt").write_text(text + "\nsnapshot_format: HDF5")
+
+
+def _environment(library: Path, folder: Path, call: str) -> dict[str, str]:
+    return {"LD_PRELOAD": str(library), "FAIL_UNDER": str(folder), "FAIL_CALL": call}
+
+
+def _count(library: Path, call: str, command: Sequence[str], before: Path) -> int:
+    """How often a command calls a function; the largest number of its processes."""
+    folder, told = before.with_name("count"), before.with_name("count.txt")
+    told.unlink(missing_ok=True)
+    shutil.copytree(before, folder)
+    run(command, folder, FAIL_COUNT=str(told), **_environment(library, folder, call))
+    remove(folder)
+    return max(map(int, told.read_text().split())) if told.exists() else 0
+
+
+def _try(
+    command: Sequence[str], before: Path, library: Path, call: str, n: int, error: int
+) -> tuple[Outcome, str]:
+    folder = before.with_name(f"{before.name} {call} {n}")
+    shutil.copytree(before, folder)
+    expected = _kept(folder)
+    done = run(
+        command,
+        folder,
+        FAIL_AT=str(n),
+        FAIL_ERRNO=str(error),
+        **_environment(library, folder, call),
+    )
+    found = _kept(folder)
+    if found != expected:
+        names = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+        return Outcome.CHANGED, f"changed, missing or left behind: {names}\n{done.text}"
+    if done.outcome is Outcome.CLEAN_ERROR and os.strerror(error) not in done.text:
+        return Outcome.CRASH, f"does not say {os.strerror(error)!r}: {done.text}"
+    remove(folder)
+    return done.outcome, done.text
+
+
+def _kept(folder: Path) -> dict[str, str]:
+    return {name: hash for name, hash in content(folder).items() if Path(name).name not in LOGS}

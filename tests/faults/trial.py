@@ -1,0 +1,98 @@
+"""One trial of a campaign: something goes wrong, and this is what became of it."""
+
+import enum
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+CAFFE = str(REPO / "build/caffe/tools/caffe")
+BAYESCAFFE = (sys.executable, "-m", "bayescaffe")
+MEMORY = 4 * 2**30
+"""Bytes of address space: pycaffe, OpenBLAS and their threads take about 1.5 GB of it."""
+SECONDS = 60
+
+
+class Outcome(enum.Enum):
+    """In the order of the table's columns. The last four are defects."""
+
+    CLEAN_ERROR = "clean error"
+    UNCHANGED = "accepted unchanged"
+    CHANGED = "accepted changed"
+    CRASH = "crash"
+    HANG = "hang"
+    OVER_MEMORY = "over memory"
+
+
+DEFECTS = (Outcome.CHANGED, Outcome.CRASH, Outcome.HANG, Outcome.OVER_MEMORY)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A fault to try. The name says how to find it again, under the seed of the run."""
+
+    name: str
+    run: Callable[[], tuple[Outcome, str]]
+    """Returns what became of it, and the words that were said."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a child process ended."""
+
+    code: int
+    """Negative: the signal that ended it. None of ours."""
+    text: str
+    timed_out: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of a command that met a fault. One that succeeds is to be looked at by the campaign."""
+        if self.timed_out:
+            return Outcome.HANG
+        if "MemoryError" in self.text or "bad_alloc" in self.text:
+            return Outcome.OVER_MEMORY
+        # A traceback is no answer to a user, whatever the exit code is.
+        if self.code < 0 or "Traceback (most recent call last)" in self.text:
+            return Outcome.CRASH
+        return Outcome.UNCHANGED if self.code == 0 else Outcome.CLEAN_ERROR
+
+
+def run(
+    command: Sequence[str | os.PathLike],
+    cwd: Path,
+    *,
+    kill_after: float | None = None,
+    seconds: float = SECONDS,
+    **environment: str,
+) -> Done:
+    """Run a command with limits of time and memory, and maybe kill it and its children."""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **environment},
+        preexec_fn=_limit,
+        start_new_session=True,
+    )
+    try:
+        text, _ = process.communicate(timeout=seconds if kill_after is None else kill_after)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+        return Done(process.returncode, text, timed_out=kill_after is None)
+    return Done(process.returncode, text)
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
