@@ -6,7 +6,7 @@ BENCH_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce kl-rule test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu cuda test-gpu docker-test systems-test bench bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -115,6 +115,26 @@ test-gpu: cuda ## run our tests and Caffe's own on a GPU
 	@cmake --build build-cuda --target test.testbin
 	@cd build-cuda/caffe-src && ../caffe/test/test.testbin
 
+test-faults: build ## try faults on every command and file format: kills, full disks, damaged files (20 minutes)
+	@$(PYTHON) tests/faults/run.py
+
+# Seconds for each target.
+SECONDS ?= 60
+fuzz: setup ## look for inputs that crash Caffe: nets, caffemodels and records; SECONDS=60 for each
+	@scripts/setup.sh --compilers
+	@test -f build-fuzz/build.ninja || cmake --log-level=WARNING -Wno-dev -S . -B build-fuzz -G Ninja \
+	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+	  -DSANITIZE=fuzzer-no-link,address,undefined
+	@cmake --build build-fuzz --target fuzz_net fuzz_weights fuzz_datum
+	@tests/fuzz/run.sh build-fuzz $(SECONDS)
+
+test-tsan: setup ## run the C++ tests of threads with ThreadSanitizer
+	@test -f build-tsan/build.ninja || cmake --log-level=WARNING -Wno-dev -S . -B build-tsan -G Ninja \
+	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DSANITIZE=thread
+	@cmake --build build-tsan --target bayes_tests
+	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=4 TSAN_OPTIONS=halt_on_error=0:suppressions=tests/fuzz/tsan.txt \
+	  build-tsan/bayes_tests --gtest_filter='$(team_tests)'
+
 bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
 	@$(PYTHON) benchmarks/bench.py $(BENCH_FLAGS)
@@ -132,4 +152,4 @@ systems-test: setup ## run make test and make demo on fresh minimal Debian 12 an
 	@scripts/systems_test.sh
 
 clean: ## remove builds and the Python environment; keep data and trained nets
-	rm -rf build build-cuda .cuda .venv
+	rm -rf build build-cuda build-fuzz build-tsan .cuda .venv
