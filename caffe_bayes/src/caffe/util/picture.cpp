@@ -1,5 +1,7 @@
 #include "caffe/util/picture.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -100,6 +102,11 @@ void ResizePicture(int height, int width, Datum* datum) {
 void ReadPicture(const std::string& filename, int height, int width,
                  bool is_color, Datum* datum) {
   InFile(filename, [&] {
+    struct stat status;
+    // A device or a pipe may have no end.
+    if (stat(filename.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      LOG(FATAL) << "is not a file, but a folder, a device or a pipe";
+    }
     errno = 0;
     std::ifstream file(filename, std::ios::binary);
     std::ostringstream content;
