@@ -18,6 +18,7 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_dir
+from bayescaffe.common.reading import parse_json, read_text
 from bayescaffe.data.description import Description, read_description, write_description
 from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import Written, varint, write_lmdb
@@ -210,7 +211,7 @@ def refuse_any_data(out: Path) -> None:
 def read_record(out: Path) -> dict | None:
     """None if there is none, {} if it cannot be read."""
     try:
-        record = json.loads((out / RECORD).read_text())
+        record = parse_json(read_text(out / RECORD))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:

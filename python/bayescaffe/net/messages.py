@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bayescaffe.common import reading
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.pycaffe import import_pycaffe, read_binary
 
@@ -28,7 +29,7 @@ def read_message(path: str | os.PathLike, kind: str):
 def read_text(path: str | os.PathLike) -> str:
     """The text of a prototxt."""
     try:
-        return Path(path).read_text()
+        return reading.read_text(path)
     except UnicodeDecodeError as error:
         raise BayesCaffeError(f"{path}: not a prototxt: {error}") from error
 
@@ -47,7 +48,7 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
 def is_caffemodel(path: str | os.PathLike) -> bool:
     """Whether a file is a caffemodel and not a prototxt: it has characters that no text has."""
     try:
-        with open(path, "rb") as file:
+        with reading.open_regular(path) as file:
             return re.search(rb"[\0-\x08\x0e-\x1f]", file.read(2**16)) is not None
     except OSError:
         return False

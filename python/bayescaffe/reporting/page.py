@@ -104,7 +104,10 @@ def report(
     }
     out = Path(out)
     with scratch_file(out) as scratch:
-        scratch.write_text(_render(subject, title, parts, command), encoding="utf-8")
+        # Names of files need not be UTF-8.
+        scratch.write_text(
+            _render(subject, title, parts, command), encoding="utf-8", errors="backslashreplace"
+        )
     return out
 
 

@@ -4,6 +4,7 @@ The same parser reads a log while the training runs and afterwards.
 """
 
 import csv
+import io
 import math
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import open_regular
 
 COLUMNS = (
     "iteration",
@@ -176,8 +178,8 @@ class LogParser:
 def parse_log(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The curve in a log of `bayescaffe train` or `caffe train`, as `read_curve` gives it."""
     parser = LogParser()
-    with open(path, errors="replace") as lines:
-        for line in lines:
+    with open_regular(path) as file:
+        for line in io.TextIOWrapper(file, errors="replace"):
             parser.feed(line)
     parser.end()
     if not parser.rows:
@@ -190,8 +192,9 @@ def parse_log(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 def read_curve(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The columns of a curve.csv by name, NaN where nothing was measured."""
-    with open(path, newline="", errors="replace") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    with open_regular(path) as file:
+        lines = io.TextIOWrapper(file, newline="", errors="replace")
+        header, *rows = list(csv.reader(lines)) or [[]]
     if "iteration" not in header:
         raise BayesCaffeError(f"{path}: not a curve; its first line has no column 'iteration'")
     # A training that was killed may leave part of a line.
