@@ -140,13 +140,6 @@ class Walk {
     // LMDB finds it by this, too.
     Require(newest.transaction % 2 == is_second,
             "its head is not of its last transaction");
-    const uint64_t there = file_.size / newest.free_pages.page_size;
-    if (newest.last_page >= there) {
-      throw Fault("truncated: its file has " + std::to_string(file_.size) +
-                  " bytes, but its last page is number " +
-                  std::to_string(newest.last_page) + ", of " +
-                  std::to_string(newest.free_pages.page_size) + " bytes");
-    }
     return newest;
   }
 
@@ -157,7 +150,14 @@ class Walk {
     Require(first >= 2 && first <= meta_.last_page &&
                 count <= meta_.last_page + 1 - first,
             from, "names pages that are not there");
-    if (is_used_.empty()) is_used_.resize(meta_.last_page + 1);
+    // Pages at the end that LMDB gave up before it wrote them are in no file.
+    const uint64_t in_file = file_.size / page_size();
+    if (first + count > in_file) {
+      throw Fault("truncated: its file has " + std::to_string(file_.size) +
+                  " bytes, but page " + std::to_string(first + count - 1) +
+                  " of " + std::to_string(page_size()) + " bytes is in use");
+    }
+    if (is_used_.empty()) is_used_.resize(in_file);
     for (uint64_t page = first; page < first + count; ++page) {
       Require(!is_used_[page], from, "names a page that has another use");
       is_used_[page] = true;
