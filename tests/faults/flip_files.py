@@ -257,7 +257,10 @@ KINDS = {
     },
     "draws, compressed": Kind("packed.npz", analyze("packed.npz")),
     "report": Kind(
-        "draws.npz", lambda f: run_command("report", f / "draws.npz", "--out", f / "x.html")
+        "draws.npz",
+        lambda f: run_command("report", f / "draws.npz", "--out", f / "x.html"),
+        member("meta"),
+        draws_with("meta"),
     ),
     "prototxt of a net": Kind(
         "run.net.prototxt", lambda f: run_command("check", f / "run.net.prototxt")

@@ -21,10 +21,12 @@ from bayescaffe.common.files import sha256
 from bayescaffe.common.limits import limit
 from bayescaffe.common.printing import printable
 from bayescaffe.common.reading import open_regular, read_bytes
+from bayescaffe.data.description import read_description
 from bayescaffe.data.digests import images_sha256
 from bayescaffe.data.idx import load_set
 from bayescaffe.data.image_files import _plain, decode
 from bayescaffe.stats.draws import load_draws, save_draws
+from bayescaffe.training.log import parse_log
 from conftest import PLAIN_ENVIRONMENT, REPO, write_digits
 from PIL import Image
 
@@ -277,6 +279,48 @@ def test_an_array_that_promises_more_than_it_has_is_refused(tmp_path):
         bayescaffe.open_images(tmp_path / "x.npy")
 
 
+def image_data(folder, picture):
+    """A net that reads a picture with ImageData."""
+    (folder / "list.txt").write_text(f"{picture} 0\n")
+    (folder / "net.prototxt").write_text(
+        f"""layer {{ name: "data" type: "ImageData" top: "data" top: "label"
+                     image_data_param {{ source: "{folder}/list.txt" batch_size: 1 }} }}"""
+    )
+    return str(folder / "net.prototxt")
+
+
+def test_caffe_refuses_pictures_of_many_pixels(tmp_path, monkeypatch):
+    caffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+    Image.new("RGB", (300, 200)).save(tmp_path / "x.jpg")
+    for name, content in (
+        ("x.png", png(300, 200)),
+        ("x.jpg", None),
+        ("bomb.png", png(30_000, 20_000)),
+    ):
+        if content:
+            (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        caffe.Error, match="bomb.png: has 30000 x 20000 pixels, more than the 100000000"
+    ):
+        caffe.Net(image_data(tmp_path, tmp_path / "bomb.png"), caffe.TEST)
+    for name in ("x.png", "x.jpg"):
+        net = image_data(tmp_path, tmp_path / name)
+        monkeypatch.setenv("BAYESCAFFE_MAX_PIXELS", "59999")
+        with pytest.raises(caffe.Error, match=f"{name}: has .* set BAYESCAFFE_MAX_PIXELS=60000"):
+            caffe.Net(net, caffe.TEST)
+        monkeypatch.setenv("BAYESCAFFE_MAX_PIXELS", "60000")
+        assert caffe.Net(net, caffe.TEST).blobs["data"].data.shape == (1, 3, 200, 300)
+
+
+def test_caffe_reads_pictures_from_files_only(tmp_path):
+    """It read /dev/zero until memory was full."""
+    caffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        with pytest.raises(caffe.Error, match=f"{path}: is not a file"):
+            caffe.Net(image_data(tmp_path, path), caffe.TEST)
+
+
 # Draws files
 
 
@@ -319,6 +363,15 @@ def test_images_of_draws_are_those_of_the_map(draws_file):
     assert np.array_equal(draws.of_images(19, 20), PROBABILITIES[:, 19:])
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_text_that_is_no_text_is_refused(tmp_path, order):
+    """It was a SystemError in Python's JSON reader."""
+    meta = np.frombuffer(np.array([ord("{"), 0x110000, ord("}")], f"{order}u4"), f"{order}U3")
+    np.savez(tmp_path / "x.npz", probabilities=PROBABILITIES, meta=meta.reshape(()))
+    with pytest.raises(BayesCaffeError, match="'meta' is damaged.*it has the character 0x110000"):
+        load_draws(tmp_path / "x.npz")
+
+
 @pytest.mark.parametrize(
     "meta, message",
     [
@@ -333,12 +386,6 @@ def test_metadata_of_another_type_is_refused(tmp_path, meta, message):
     save_draws(tmp_path / "x.npz", PROBABILITIES, None, meta)
     with pytest.raises(BayesCaffeError, match=message):
         bayescaffe.analyze(tmp_path / "x.npz")
-
-
-def test_deeply_nested_metadata_is_refused(tmp_path):
-    np.savez(tmp_path / "x.npz", probabilities=PROBABILITIES, meta=np.array("[" * 100_000))
-    with pytest.raises(BayesCaffeError, match="its meta is not JSON: it is nested too deeply"):
-        load_draws(tmp_path / "x.npz")
 
 
 # What a report reads
@@ -502,6 +549,64 @@ def test_good_lmdbs_have_no_fault(tmp_path, size, records):
                     for number in random.permutation(records).tolist()[: records // 3]:
                         transaction.delete(b"%05d" % number)
                 assert caffe.lmdb_fault(str(path)) == ""
+
+
+# Other damage
+
+
+def test_blobs_of_another_shape_are_named(tmp_path):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    from bayescaffe.net.messages import parse_message, read_weights
+
+    for shape in ("dim: 3", "dim: -1", "dim: 4611686018427387904 dim: 4", ""):
+        blob = f"shape {{ {shape} }} data: 1 data: 2"
+        net = parse_message(f'layer {{ name: "x" blobs {{ {blob} }} }}', "NetParameter")
+        (tmp_path / "x.caffemodel").write_bytes(net.SerializeToString())
+        with pytest.raises(
+            BayesCaffeError, match="x.caffemodel: damaged: a blob of layer 'x' has 2"
+        ):
+            read_weights(tmp_path / "x.caffemodel")
+
+
+def test_a_damaged_line_of_a_log_is_left_out(tmp_path):
+    head = "I20261116 07:59:35.963258 18020 solver.cpp:241] "
+    lines = [
+        f"{head}Iteration {k}, loss = {k}.5\n{head}Iteration {k}, lr = 0.1\n" for k in range(3)
+    ]
+    lines[1] = lines[1].replace("1.5", "1\x92.5")
+    lines.insert(0, f"{head}    Mean of 2 draws: error = 0.5, loss = 1\n")
+    (tmp_path / "x.log").write_bytes("".join(lines).encode("latin1"))
+    curve = parse_log(tmp_path / "x.log")
+    assert curve["iteration"].tolist() == [0, 1, 2]
+    assert np.array_equal(curve["loss"], [0.5, np.nan, 2.5], equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["net.prototxt", "draws.npz", "dataset.json"])
+def test_deep_nesting_is_no_traceback(tmp_path, name):
+    """Where it is read, Python's limit of recursion was."""
+    from bayescaffe.net.prototext import field_names
+
+    if name == "net.prototxt":
+        assert field_names("a {" * 10_000 + "}" * 10_000) == set()
+    elif name == "dataset.json":
+        (tmp_path / name).write_text("[" * 100_000)
+        with pytest.raises(BayesCaffeError, match="dataset.json: damaged: it is nested too deeply"):
+            read_description(tmp_path)
+    else:
+        np.savez(tmp_path / name, probabilities=PROBABILITIES, meta=np.array("[" * 100_000))
+        with pytest.raises(BayesCaffeError, match="its meta is not JSON: it is nested too deeply"):
+            load_draws(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "header", [b"{'descr': '<f4', 'shape': (", b"\x00" * 30, b"{(1" + b"(" * 90]
+)
+def test_a_header_of_an_array_that_is_no_python_is_an_error(tmp_path, header):
+    """tokenize.TokenError, SyntaxError and others."""
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(BayesCaffeError, match="x.npy: damaged, or not an array"):
+        bayescaffe.open_images(tmp_path / "x.npy")
 
 
 # All kinds

@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import struct
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -133,6 +134,7 @@ class StoredArray:
             self.map = np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
         else:
             self.map = np.memmap(file, dtype, "r", self._start, shape, order).view(np.ndarray)
+        _check_characters(self.map)
         self._file = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
 
     def columns(self, start: int, stop: int) -> np.ndarray:
@@ -146,6 +148,16 @@ class StoredArray:
             if os.preadv(self._file.fileno(), [into.data.cast("B")], place) != into.nbytes:
                 raise BayesCaffeError(f"{self._path}: truncated while it was in use")
         return part
+
+
+def _check_characters(array: np.ndarray) -> None:
+    """Raise ValueError if a text has numbers that are no characters: Python's own code would fail
+    on such a text in any place."""
+    if array.dtype.kind == "U" and array.size:
+        order = ">" if array.dtype.byteorder == ">" else "<"
+        highest = np.frombuffer(array.tobytes(), f"{order}u4").max(initial=0)
+        if highest > sys.maxunicode:
+            raise ValueError(f"it has the character {highest:#x}")
 
 
 def npy_size(file: BinaryIO) -> int:

@@ -43,6 +43,8 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
         return text_format.Parse(text, getattr(caffe_pb2, kind)())
     except text_format.ParseError as error:
         raise BayesCaffeError(f"{source}: not a {kind} in text format: {error}") from error
+    except RecursionError as error:
+        raise BayesCaffeError(f"{source}: not a {kind}: it is nested too deeply") from error
 
 
 def is_caffemodel(path: str | os.PathLike) -> bool:
@@ -94,7 +96,9 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     layers = [(layer, layer.type) for layer in net.layer]
     layers += [(layer, old_type(layer.type)) for layer in net.layers]
     return [
-        LayerBlobs(layer.name, kind, [_weights(blob) for blob in layer.blobs])
+        LayerBlobs(
+            layer.name, kind, [_weights(blob, caffemodel, layer.name) for blob in layer.blobs]
+        )
         for layer, kind in layers
         if layer.blobs
     ]
@@ -123,15 +127,24 @@ def read_state(path: str | os.PathLike):
     return state
 
 
-def _weights(blob) -> np.ndarray:
+def _weights(blob, caffemodel: str | os.PathLike, layer: str) -> np.ndarray:
     # Caffe saves the noise of a Bayesian layer without its numbers, unless it is asked for them.
     has_numbers = blob.data or blob.double_data
-    return blob_array(blob) if has_numbers else np.broadcast_to(np.float32(0), _shape(blob))
+    try:
+        return blob_array(blob) if has_numbers else np.broadcast_to(np.float32(0), _shape(blob))
+    except ValueError as error:
+        raise BayesCaffeError(
+            f"{caffemodel}: damaged: a blob of layer {layer!r} has {len(blob.data)} numbers, but "
+            f"the shape {_shape(blob)}: {error}"
+        ) from error
 
 
 def blob_array(blob) -> np.ndarray:
-    """The numbers of a `BlobProto`."""
-    return _floats(blob).reshape(_shape(blob))
+    """The numbers of a `BlobProto`. Raises ValueError if they do not fit its shape."""
+    shape = _shape(blob)
+    if min(shape, default=0) < 0:  # NumPy would compute the size
+        raise ValueError("a size is negative")
+    return _floats(blob).reshape(shape)
 
 
 def _shape(blob) -> tuple[int, ...]:

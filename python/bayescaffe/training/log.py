@@ -3,6 +3,7 @@
 The same parser reads a log while the training runs and afterwards.
 """
 
+import contextlib
 import csv
 import io
 import math
@@ -96,7 +97,9 @@ class LogParser:
             self._go_back(int(found[1]))
         elif found := _LINE.fullmatch(line):
             date, clock, message = found.groups()
-            self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
+            # A line with a number that is none is damaged; those around it may be good.
+            with contextlib.suppress(ValueError):
+                self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
         elif self.errors or _ERROR.match(line):  # a message may have several lines
             self.errors.append(line)
         return self._completed
@@ -109,7 +112,7 @@ class LogParser:
 
     def _complete(self) -> None:
         row, self._row = self._row, {}
-        if len(row) > 1:
+        if len(row) > 1 and "iteration" in row:
             elapsed = self._row_time - self._start
             row["seconds"] = round(self._before + elapsed.total_seconds(), 3)
             self.rows.append(row)
