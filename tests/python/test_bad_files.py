@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import logging
 import os
 import socket
@@ -596,6 +597,29 @@ def test_deep_nesting_is_no_traceback(tmp_path, name):
         np.savez(tmp_path / name, probabilities=PROBABILITIES, meta=np.array("[" * 100_000))
         with pytest.raises(BayesCaffeError, match="its meta is not JSON: it is nested too deeply"):
             load_draws(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bytes": 7}, {"shape": 7}, {"shape": ["a"]}, {"classes": "4"}, {"train_images": None}],
+)
+def test_a_record_that_is_wrong_is_written_anew(tmp_path, digits, change):
+    bayescaffe.data.prepare_idx(digits / "idx", tmp_path, progress=False)
+    path = tmp_path / "dataset.json"
+    good = json.loads(path.read_text())
+    path.write_text(json.dumps(good | change))
+    bayescaffe.data.prepare_idx(digits / "idx", tmp_path, progress=False)
+    assert json.loads(path.read_text()) == good
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, float("inf"), float("nan")], ids=["large", "inf", "nan"]
+)
+def test_numbers_of_a_description_are_numbers(tmp_path, digits, value):
+    content = json.loads((digits / "train_lmdb/dataset.json").read_text())
+    (tmp_path / "dataset.json").write_text(json.dumps({**content, "mean": [value]}))
+    with pytest.raises(BayesCaffeError, match="mean is .* expected a list of numbers"):
+        read_description(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ def read_description(lmdb: str | os.PathLike) -> Description | None:
 
 def _is_numbers(value: Any, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, list) and all(
-        isinstance(number, kind) and not isinstance(number, bool) for number in value
+        # Not infinite, and none that NumPy has no type for.
+        isinstance(number, kind) and not isinstance(number, bool) and abs(number) < 2**63
+        for number in value
     )
 
 

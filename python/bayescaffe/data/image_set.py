@@ -181,7 +181,25 @@ def is_complete(out: Path, record: dict | None, request: dict) -> bool:
     return (
         record is not None
         and request.items() <= record.items()
+        and _tells_all(record)
         and all(lmdb_size(out / name) == size for name, size in record["bytes"].items())
+    )
+
+
+def _tells_all(record: dict) -> bool:
+    """Whether a record has what `read_set` needs. One that was changed by hand or damage, and one
+    of a run that was cut short, may not."""
+
+    def is_count(value: object) -> bool:
+        return isinstance(value, int) and 0 < value < 2**63
+
+    splits = [f"{name}_images" for name in SPLITS if f"{name}_images" in record]
+    shape, sizes = record.get("shape"), record.get("bytes")
+    return (
+        "train_images" in splits
+        and all(is_count(record.get(name)) for name in (*splits, "classes"))
+        and (isinstance(shape, list) and len(shape) == 3 and all(map(is_count, shape)))
+        and (isinstance(sizes, dict) and "train_lmdb" in sizes)
     )
 
 
