@@ -318,8 +318,12 @@ def test_caffe_reads_pictures_from_files_only(tmp_path):
     caffe = pytest.importorskip("caffe", reason="pycaffe is not built")
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path / "pipe"):
-        with pytest.raises(caffe.Error, match=f"{path}: is not a file"):
+        with pytest.raises(caffe.Error, match=f"{path} is not a file"):
             caffe.Net(image_data(tmp_path, path), caffe.TEST)
+    net = Path(image_data(tmp_path, "x.png"))
+    net.write_text(net.read_text().replace(f"{tmp_path}/list.txt", "/dev/zero"))
+    with pytest.raises(caffe.Error, match="layer 'data': .*/dev/zero is not a file"):
+        caffe.Net(str(net), caffe.TEST)
 
 
 # Draws files
