@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bayescaffe import data, stats
     from bayescaffe.common.errors import BayesCaffeError
+    from bayescaffe.common.limits import limits
     from bayescaffe.data.images import Images, open_images
     from bayescaffe.exporting.export import export
     from bayescaffe.infer.prediction import Prediction, Rule, predict
@@ -58,6 +59,7 @@ __version__ = "0.2.0"
 
 _MEMBERS = {
     "common.errors": ["BayesCaffeError"],
+    "common.limits": ["limits"],
     "data.images": ["Images", "open_images"],
     "exporting.export": ["export"],
     "infer.prediction": ["Prediction", "Rule", "predict"],
@@ -96,6 +98,7 @@ __all__ = [
     "data",
     "export",
     "inspect",
+    "limits",
     "load_draws",
     "open_images",
     "pack",

@@ -5,6 +5,7 @@ reads the output any more (`bayescaffe … | head`).
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -27,6 +28,8 @@ from bayescaffe.cli import (
 )
 from bayescaffe.cli.arguments import CommandParser, common_arguments
 from bayescaffe.common.errors import BayesCaffeError, arguments_are_options
+from bayescaffe.common.limits import VARIABLES, limits
+from bayescaffe.common.printing import PrintableStream, printable
 
 # A subcommand is a function that adds its parser to the subparsers it is given and sets the
 # parser's default `run`, a function from the parsed arguments to None. It imports what is heavy
@@ -66,12 +69,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(build_parser().parse_args(argv))
 
 
+class _Formatter(logging.Formatter):
+    """Log lines may have names from files in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def run(args: argparse.Namespace) -> int:
     """Call what the arguments have as `run`, and return an exit code."""
-    logging.basicConfig(format="%(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("bayescaffe").setLevel(logging.WARNING if args.quiet else logging.INFO)
     try:
-        with arguments_are_options(getattr(args, "options", {})):
+        with (
+            arguments_are_options(getattr(args, "options", {})),
+            limits(**{name: getattr(args, name, None) for name in VARIABLES}),
+            contextlib.redirect_stdout(PrintableStream(sys.stdout)),
+        ):
             args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -79,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (BayesCaffeError, OSError) as error:
-        print(f"bayescaffe: error: {error}", file=sys.stderr)
+        print(f"bayescaffe: error: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("bayescaffe: interrupted", file=sys.stderr)

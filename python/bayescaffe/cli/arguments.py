@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bayescaffe.common.checks import SEEDS
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import read_text
 
 if TYPE_CHECKING:
     from bayescaffe.data.interface import Shape
@@ -61,6 +62,18 @@ def common_arguments() -> argparse.ArgumentParser:
     common.add_argument("--quiet", action="store_true", help="print results only, no progress")
     common.add_argument(
         "--json", action="store_true", help="print the results as one JSON object, for programs"
+    )
+    common.add_argument(
+        "--max-pixels",
+        type=count,
+        metavar="N",
+        help="read pictures of up to N pixels (default: 100 million)",
+    )
+    common.add_argument(
+        "--max-unpacked",
+        type=count,
+        metavar="N",
+        help="read compressed files that unpack to up to N bytes (default: 1 GiB)",
     )
     return common
 
@@ -183,14 +196,15 @@ def add_shape_argument(parser: argparse._ActionsContainer) -> None:
 def resolve_files(args: argparse.Namespace) -> None:
     """Let a solver stand for its net and its newest weights, and let a caffemodel that carries its
     net come alone: what is then in the place of the weights is the first of the images."""
-    from bayescaffe.net.messages import is_caffemodel, read_text
+    from bayescaffe.net.messages import is_caffemodel
+    from bayescaffe.net.messages import read_text as read_prototxt
     from bayescaffe.net.net_files import is_solver
     from bayescaffe.training.snapshots import trained_net
 
     if not args.net.is_file():
         raise BayesCaffeError(f"{args.net}: no such file")
     is_alone = is_caffemodel(args.net)
-    is_of_solver = not is_alone and is_solver(read_text(args.net))
+    is_of_solver = not is_alone and is_solver(read_prototxt(args.net))
     has_no_weights = is_alone or (
         is_of_solver and args.weights and args.weights.suffix not in (".caffemodel", ".h5")
     )
@@ -223,7 +237,7 @@ def read_class_names(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise BayesCaffeError(f"--classes {path}: not a text file: {error}") from error
 

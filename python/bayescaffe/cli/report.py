@@ -29,9 +29,9 @@ certain and uncertain predictions, the error over the share of images accepted (
 images that the net got wrong with every draw of them, calibration, and uncertainty. It is a single
 file and needs no network.
 
-DRAWS names the net, the weights and the data that it was sampled from. If these files have not
-changed, the page also shows the images and the uncertainty of each layer. Options replace these
-files or add others."""
+DRAWS names the net, the weights and the data that it was sampled from, and holds their hashes. If
+these files have not changed, the page also shows the images and the uncertainty of each layer.
+Options replace these files or add others. No other file is read."""
 
 EPILOG = """\
 examples:
@@ -149,47 +149,63 @@ def _named(text: str) -> tuple[str | None, Path]:
 
 
 def _layers(args: argparse.Namespace, meta: dict) -> list[LayerPosterior] | None:
-    from bayescaffe.common.files import sha256
     from bayescaffe.net.posterior import inspect
 
-    if args.net is not None or args.weights is not None:
-        net, weights = args.net or meta.get("net"), args.weights or meta.get("weights")
-        if net is None or weights is None:
-            raise BayesCaffeError(
-                "the draws do not name their net and weights; give both --net and --weights"
-            )
-        return inspect(net, weights)
+    is_asked = args.net is not None or args.weights is not None
     try:
-        for key in ("net", "weights"):
-            if sha256(meta[key]) != meta[f"{key}_sha256"]:
-                log.info("no layers: %s has changed since it was sampled", meta[key])
-                return None
-        return inspect(meta["net"], meta["weights"])
-    except (BayesCaffeError, ImportError, KeyError, OSError, TypeError) as error:
+        net, weights = (getattr(args, key) or _same_file(meta, key) for key in ("net", "weights"))
+        return inspect(net, weights)
+    except (BayesCaffeError, ImportError, OSError) as error:
+        if is_asked:
+            raise
         log.info("no layers: %s", error)
         return None
 
 
-def _images(args: argparse.Namespace, draws) -> Images | None:
-    from bayescaffe.data.images import open_images
+def _same_file(meta: dict, key: str) -> str:
+    """The path of a file that the draws name, if it is still the one that was sampled.
 
-    count = draws.probabilities.shape[1]
-    path = args.data or draws.meta.get("data")
-    if path is None:
-        log.info("no images: the draws do not name their data; give --data")
-        return None
+    Draws may come from anyone, so a path in them alone is no reason to read a file.
+    """
+    from bayescaffe.common.files import sha256
+
+    path, expected = meta.get(key), meta.get(f"{key}_sha256")
+    if path is None or expected is None:
+        raise BayesCaffeError(
+            f"the draws do not tell their {key} and its hash; give both --net and --weights"
+        )
+    if sha256(path) != expected:
+        raise BayesCaffeError(f"{path} has changed since it was sampled; give --{key}")
+    return path
+
+
+def _images(args: argparse.Namespace, draws) -> Images | None:
     try:
-        source = open_images(path, channels=draws.meta.get("channels"))
-        if len(source) != count:
-            raise BayesCaffeError(f"{path}: {len(source)} images, but the draws have {count}")
-        if source.channels or source.shape is None:
-            source.fit(source.shape or THUMBNAIL, "bgr")
-        return source
+        return _open_images(args, draws)
     except (BayesCaffeError, OSError) as error:
         if args.data is not None:
             raise
         log.info("no images: %s", error)
         return None
+
+
+def _open_images(args: argparse.Namespace, draws) -> Images:
+    """The images that the user names, or those that the draws name, if they have not changed."""
+    from bayescaffe.data.digests import images_sha256
+    from bayescaffe.data.images import open_images
+
+    count, meta = draws.probabilities.shape[1], draws.meta
+    path, expected = args.data or meta.get("data"), meta.get("data_sha256")
+    if args.data is None and (path is None or expected is None):
+        raise BayesCaffeError("the draws do not tell their data and its hash; give --data")
+    source = open_images(path, channels=meta.get("channels"))
+    if len(source) != count:
+        raise BayesCaffeError(f"{path}: {len(source)} images, but the draws have {count}")
+    if args.data is None and images_sha256(source) != expected:
+        raise BayesCaffeError(f"{path} has changed since it was sampled; give --data")
+    if source.channels or source.shape is None:
+        source.fit(source.shape or THUMBNAIL, "bgr")
+    return source
 
 
 def _command(args: argparse.Namespace) -> str:

@@ -4,11 +4,19 @@ import contextlib
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
+from bayescaffe.common.printing import printable
+
 _options: Mapping[str, str] = {}
 
 
 class BayesCaffeError(Exception):
-    """Something the user can put right; the message says what was found and what is expected."""
+    """Something the user can put right; the message says what was found and what is expected.
+
+    It may quote a file, so what a terminal would obey is escaped in it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 def argument(name: str, value: object = None) -> str:

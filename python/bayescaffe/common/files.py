@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from bayescaffe.common.reading import open_regular
+
 NAME = ".bayescaffe-tmp"
 
 
@@ -53,7 +55,7 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
 def sha256(path: str | os.PathLike) -> str:
     """The SHA-256 of a file's content, in hexadecimal."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         digest = hashlib.sha256()
         while chunk := file.read(2**20):
             digest.update(chunk)

@@ -5,23 +5,44 @@ that is stored without compression is a memory map of the archive itself.
 """
 
 import io
+import lzma
 import math
 import os
 import shutil
+import struct
+import sys
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.limits import check_unpacked
+from bayescaffe.common.reading import open_regular
 
 # Of the data in the archive: NumPy is slower with numbers that straddle words.
 ALIGNMENT = 64
 # An extra field of a zip entry begins with an id and a length; readers skip ids they do not know.
 PADDING_ID = b"BC"
+CHUNK = 2**18
+# What zipfile and the decompressors that it uses raise for damaged archives.
+ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
 
 
 class NpzFile:
@@ -29,10 +50,11 @@ class NpzFile:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
-        self._file = self.path.open("rb")
+        self._file = open_regular(path)
+        self._unpacked = 0
         try:
             self._zip = zipfile.ZipFile(self._file)
-        except zipfile.BadZipFile as error:
+        except ZIP_ERRORS as error:
             self._file.close()
             raise BayesCaffeError(f"{path}: truncated, or not an .npz file: {error}") from error
 
@@ -48,45 +70,123 @@ class NpzFile:
 
     def map(self, name: str) -> np.ndarray:
         """The array `name`, read-only. One that is compressed is unpacked into a nameless file."""
+        return self.stored(name).map
+
+    def stored(self, name: str) -> "StoredArray":
+        """The array `name`. Its bytes are compared with their checksum, once."""
         if name not in list(self):
             raise BayesCaffeError(f"{self.path}: has no array {name!r}, but {list(self)}")
-        info = self._zip.getinfo(name + ".npy")
         try:
+            info = self._zip.getinfo(name + ".npy")
             with self._zip.open(info) as member:
                 if info.compress_type == zipfile.ZIP_STORED:
-                    return map_npy(self._file, self._data_offset(info))
-                with tempfile.TemporaryFile() as unpacked:
-                    shutil.copyfileobj(member, unpacked, 2**20)
-                    return map_npy(unpacked)
-        except (zipfile.BadZipFile, ValueError, EOFError) as error:
+                    return self._in_place(member, info)
+                return self._unpack(member, info)
+        except ZIP_ERRORS as error:
             raise BayesCaffeError(
                 f"{self.path}: the array {name!r} is damaged, or of objects: {error}"
             ) from error
 
-    def _data_offset(self, info: zipfile.ZipInfo) -> int:
-        """Where a member's bytes begin: behind its header, its name and its extra field."""
+    def _in_place(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
+        while member.read(CHUNK):
+            pass  # at the end, zipfile compares the checksum
         self._file.seek(info.header_offset + 26)
-        lengths = self._file.read(4)
-        return info.header_offset + 30 + sum(np.frombuffer(lengths, "<u2").tolist())
+        # The bytes begin behind the header, the name and the extra field.
+        lengths = np.frombuffer(self._file.read(4), "<u2").tolist()
+        start = info.header_offset + 30 + sum(lengths)
+        return StoredArray(self._file, start, info.file_size, self.path)
+
+    def _unpack(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
+        needed = npy_size(member)
+        if needed != info.file_size:
+            raise ValueError(f"it has {info.file_size} bytes, but its header needs {needed}")
+        self._unpacked += needed
+        check_unpacked(self._unpacked, self.path)
+        with tempfile.TemporaryFile() as unpacked, self._zip.open(info) as again:
+            shutil.copyfileobj(again, unpacked, CHUNK)
+            return StoredArray(unpacked, 0, needed, self.path)
 
 
-def map_npy(file, offset: int = 0) -> np.ndarray:
-    """The array of an .npy that begins at `offset` of an open file, as a read-only memory map.
+class StoredArray:
+    """An .npy, alone in a file or as a part of one.
 
-    Raises ValueError for what is not an .npy, is cut short, or holds Python objects.
+    `map` is quick, but if somebody truncates the file, using it ends the process with SIGBUS.
+    `columns` then raises an error.
     """
-    file.seek(offset)
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of .npy is not known")
-    read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-    shape, is_fortran, dtype = read(file)
+
+    map: np.ndarray
+    """A read-only memory map."""
+
+    def __init__(self, file: BinaryIO, start: int, size: int, path: str | os.PathLike) -> None:
+        """Raises ValueError for what is not an .npy, is cut short, or holds Python objects.
+
+        Args:
+            file: stays the caller's, who may close it.
+            start, size: the bytes of the .npy in the file.
+        """
+        file.seek(start)
+        shape, order, dtype = _read_header(file)
+        self._path, self._start = path, file.tell()
+        needed = self._start - start + math.prod(shape) * dtype.itemsize
+        if needed > size:
+            raise ValueError(f"it has {size} bytes, but its header needs {needed}")
+        if 0 in shape or shape == () or dtype.itemsize == 0:
+            self.map = np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
+        else:
+            self.map = np.memmap(file, dtype, "r", self._start, shape, order).view(np.ndarray)
+        _check_characters(self.map)
+        self._file = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
+
+    def columns(self, start: int, stop: int) -> np.ndarray:
+        """`map[:, start:stop]`, read from the file as it is now."""
+        array = self.map
+        if array.ndim < 2 or not array.flags.c_contiguous:
+            return np.array(array[:, start:stop])
+        part = np.empty((len(array), *array[0, start:stop].shape), array.dtype)
+        for row, into in enumerate(part):
+            place = self._start + row * array.strides[0] + start * array.strides[1]
+            if os.preadv(self._file.fileno(), [into.data.cast("B")], place) != into.nbytes:
+                raise BayesCaffeError(f"{self._path}: truncated while it was in use")
+        return part
+
+
+def _check_characters(array: np.ndarray) -> None:
+    """Raise ValueError if a text has numbers that are no characters: Python's own code would fail
+    on such a text in any place."""
+    if array.dtype.kind == "U" and array.size:
+        order = ">" if array.dtype.byteorder == ">" else "<"
+        highest = np.frombuffer(array.tobytes(), f"{order}u4").max(initial=0)
+        if highest > sys.maxunicode:
+            raise ValueError(f"it has the character {highest:#x}")
+
+
+def npy_size(file: BinaryIO) -> int:
+    """The bytes that an .npy needs, by the header that a file begins with."""
+    shape, _, dtype = _read_header(file)
+    return file.tell() + math.prod(shape) * dtype.itemsize
+
+
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], str, np.dtype]:
+    """Shape, order ("C" or "F") and type of the array of an .npy."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of .npy is not known")
+        read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+        shape, is_fortran, dtype = read(file)
+    except Exception as error:  # it is parsed as Python code, which raises many kinds
+        raise ValueError(str(error)) from error
     if dtype.hasobject:
         raise ValueError("Python objects are not read")
-    if 0 in shape or shape == ():
-        return np.fromfile(file, dtype, int(np.prod(shape))).reshape(shape)
-    order = "F" if is_fortran else "C"
-    return np.memmap(file, dtype, "r", file.tell(), shape, order).view(np.ndarray)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"its shape is {shape}")
+    return shape, "F" if is_fortran else "C", dtype
+
+
+def map_npy(file: BinaryIO) -> np.ndarray:
+    """The array of an open .npy file, as a read-only memory map. Raises ValueError as `StoredArray`
+    does."""
+    return StoredArray(file, 0, os.fstat(file.fileno()).st_size, file.name).map
 
 
 def write_npz(

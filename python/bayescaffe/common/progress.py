@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 
+from bayescaffe.common.printing import printable
+
 
 def is_notebook() -> bool:
     """Whether this runs in the kernel of a Jupyter notebook."""
@@ -55,7 +57,7 @@ class ProgressBar:
         if tqdm is not None:
             self._bar = tqdm(
                 total=total,
-                desc=description,
+                desc=printable(description),
                 unit=unit,
                 unit_scale=scale,
                 delay=delay,

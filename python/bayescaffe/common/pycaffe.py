@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import read_bytes
 
 
 def import_pycaffe(name: str):
@@ -34,7 +35,7 @@ def caffe_tool() -> Path:
 
 def read_binary(path: str | os.PathLike, kind: str, what: str):
     """The message of that kind in a binary file, which people call `what`."""
-    return decode(Path(path).read_bytes(), kind, f"{path}: damaged, or no {what}")
+    return decode(read_bytes(path), kind, f"{path}: damaged, or no {what}")
 
 
 def decode(content: bytes, kind: str, complaint: str):

@@ -8,6 +8,7 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.common.npz import NpzFile, map_npy
+from bayescaffe.common.reading import open_regular
 from bayescaffe.data.interface import Images, Labels, Shape
 
 log = logging.getLogger(__name__)
@@ -126,8 +127,8 @@ def checked_labels(labels: np.ndarray, name: str, images: int) -> np.ndarray:
 
 def map_array(path: Path) -> np.ndarray:
     """The array in an .npy file, as a read-only memory map."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         try:
             return map_npy(file)
-        except (ValueError, EOFError) as error:
+        except ValueError as error:
             raise BayesCaffeError(f"{path}: damaged, or not an array (.npy): {error}") from error

@@ -22,7 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.limits import check_unpacked
 from bayescaffe.data.idx import PARTS, IdxSet
+from bayescaffe.data.image_files import decode
 
 CLASS_NAMES = (
     "airplane",
@@ -63,7 +65,7 @@ def load(path: Path) -> IdxSet:
             def content(name: str) -> bytes:
                 if name not in members:
                     raise BayesCaffeError(f"{path}: has no file {name}, so it is not CIFAR-10")
-                return archive.extractfile(members[name]).read()
+                return unpacked(archive, members[name])
 
             arrays = _arrays(content, set(members))
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
@@ -76,6 +78,12 @@ def load(path: Path) -> IdxSet:
                 f"{SHA256[part]}"
             )
     return IdxSet(arrays, {}, {"archive": path})
+
+
+def unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """The content of a file in an archive."""
+    check_unpacked(member.size, archive.name)
+    return archive.extractfile(member).read()
 
 
 def _find(path: Path) -> Path:
@@ -112,10 +120,7 @@ def _binary(content: bytes) -> Batch:
 
 
 def _sheet(content: bytes) -> np.ndarray:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(content)) as image:
-        pixels = np.asarray(image.convert("RGB"))
+    pixels = decode(content, 3, order="rgb").transpose(1, 2, 0)
     return pixels.reshape(-1, *SHAPE[1:], 3).transpose(0, 3, 1, 2)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import parse_json, read_text
 from bayescaffe.data.interface import Shape
 
 FILE_NAME = "dataset.json"
@@ -61,7 +62,7 @@ def read_description(lmdb: str | os.PathLike) -> Description | None:
     """The description of an LMDB, None if it has none."""
     path = description_path(lmdb)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
@@ -73,7 +74,9 @@ def read_description(lmdb: str | os.PathLike) -> Description | None:
 
 def _is_numbers(value: Any, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, list) and all(
-        isinstance(number, kind) and not isinstance(number, bool) for number in value
+        # Not infinite, and none that NumPy has no type for.
+        isinstance(number, kind) and not isinstance(number, bool) and abs(number) < 2**63
+        for number in value
     )
 
 

@@ -8,21 +8,27 @@ numbers, then the values, the last dimension fastest.
 import gzip
 import hashlib
 import math
+import os
 import re
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, times
+from bayescaffe.common.limits import check_unpacked
+from bayescaffe.common.reading import open_regular
 
 FILE_NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx\d-ubyte(\.gz)?")
 
 # Type code 8 is unsigned bytes, so every label is within 0..255.
 LABEL_MAGIC = (0x0801,)
 IMAGE_MAGIC = (0x0803, 0x0804)
+# The most bytes that one byte of a gzip file becomes.
+GZIP_RATIO = 1032
 
 PARTS = ("train-images", "train-labels", "test-images", "test-labels")
 
@@ -45,10 +51,9 @@ def load_set(directory: Path, md5: dict[str, str] | None = None) -> IdxSet:
     files = find_files(directory)
     arrays, found_md5 = {}, {}
     for part in PARTS:
-        is_image = part.endswith("images")
-        content = read_content(files[part])
-        array = parse(content, files[part], IMAGE_MAGIC if is_image else LABEL_MAGIC)
-        found_md5[part] = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        magic = IMAGE_MAGIC if part.endswith("images") else LABEL_MAGIC
+        size = sum(array.size for array in arrays.values())
+        array, found_md5[part] = read_array(files[part], magic, size)
         if md5 and found_md5[part] != md5[part]:
             raise BayesCaffeError(
                 f"{files[part]}: md5 of the content is {found_md5[part]}, expected {md5[part]}"
@@ -102,19 +107,53 @@ def find_files(directory: Path) -> dict[str, Path]:
     return {part: paths[0] for part, paths in found.items()}
 
 
-def read_content(path: Path) -> bytes:
-    """The bytes of a file, uncompressed if they are gzipped, whatever its name says."""
-    content = path.read_bytes()
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BayesCaffeError(f"{path}: damaged or truncated gzip file: {error}") from error
+def read_array(path: Path, magic: tuple[int, ...], unpacked: int = 0) -> tuple[np.ndarray, str]:
+    """The array in an IDX file, and the MD5 of its content, which may be gzipped, whatever its name
+    says. Memory is taken for what the header promises, and not before that is found possible.
+
+    Args:
+        unpacked: bytes that the other files of the set have unpacked to.
+    """
+    with open_regular(path) as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        try:
+            return _read_array(
+                gzip.GzipFile(fileobj=file) if is_packed else file, path, magic, unpacked
+            )
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise BayesCaffeError(f"{path}: damaged or truncated gzip file: {error}") from error
 
 
-def parse(content: bytes, path: Path, magic: tuple[int, ...]) -> np.ndarray:
-    """The array in an IDX file's `content`; `path` is for the error message."""
+def _read_array(
+    file: BinaryIO, path: Path, magic: tuple[int, ...], unpacked: int
+) -> tuple[np.ndarray, str]:
+    start = file.read(4)
+    shape = _shape(start + file.read(4 * (start[3] if len(start) == 4 else 0)), path, magic)
+    header = 4 + 4 * len(shape)
+    expected = header + math.prod(shape)
+    size = os.fstat(file.fileno()).st_size
+    if not isinstance(file, gzip.GzipFile):
+        _check_size(size, shape, expected, path)
+    elif expected > GZIP_RATIO * size:
+        raise EOFError(f"{size} bytes do not unpack to the {expected} of {times(shape)}")
+    else:
+        check_unpacked(unpacked + expected, path)
+    file.seek(0)
+    content = np.empty(expected, np.uint8)
+    size = 0
+    # One byte more than is expected: what follows is an error, and it is not unpacked.
+    while chunk := file.read(min(2**20, expected + 1 - size)):
+        if size + len(chunk) <= expected:
+            content[size : size + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        size += len(chunk)
+    _check_size(size, shape, expected, path)
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return content[header:].reshape(shape), md5
+
+
+def _shape(content: bytes, path: Path, magic: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions in the header of an IDX file; `path` is for the error message."""
     found_magic = int.from_bytes(content[:4], "big")
     if len(content) < 4 or found_magic not in magic:
         allowed = " or ".join(f"0x{number:08x}" for number in magic)
@@ -127,12 +166,14 @@ def parse(content: bytes, path: Path, magic: tuple[int, ...]) -> np.ndarray:
         raise BayesCaffeError(
             f"{path}: truncated header: {len(content)} bytes, expected at least {header}"
         )
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    expected = header + math.prod(shape)
-    if len(content) != expected:
+    return struct.unpack(f">{dimensions}I", content[4:header])
+
+
+def _check_size(size: int, shape: tuple[int, ...], expected: int, path: Path) -> None:
+    if size != expected:
+        more = "at least " if size > expected else ""
         raise BayesCaffeError(
-            f"{path}: {len(content)} bytes, but its dimensions {times(shape)} need {expected}"
+            f"{path}: {more}{size} bytes, but its dimensions {times(shape)} need {expected}"
         )
     if 0 in shape:
         raise BayesCaffeError(f"{path}: is empty, its dimensions are {times(shape)}")
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)

@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument, nearest
+from bayescaffe.common.limits import check_pixels, limit
 from bayescaffe.common.provenance import cores
+from bayescaffe.common.reading import read_bytes, read_text
 from bayescaffe.data.interface import Images, Labels, Shape
 from bayescaffe.data.labels import not_a_class
 
@@ -21,6 +24,10 @@ log = logging.getLogger(__name__)
 
 Picture = Any
 """An image file by name (str, PathLike) or content (bytes), or an image of Pillow."""
+STRIP_PIXELS = 2**22
+"""Of a large picture, so many are converted at a time."""
+_pillow_limit = threading.Lock()
+_large_picture = threading.Lock()
 
 
 def is_pillow(item: object) -> bool:
@@ -34,6 +41,7 @@ class ImageFiles(Images):
     """Image files of any size and format, brought to one shape. A file may be its content, or a
     Pillow image."""
 
+    files: list[Picture]
     folders: list[str] | None = None
     """The sub-folder of each file, if these may tell its class; None once the classes are known."""
     _order, _resize = "bgr", "squash"
@@ -52,7 +60,7 @@ class ImageFiles(Images):
         self.shape = None
         self.names = list(names or (_file_name(file) for file in files))
         self.labels = labels
-        self._files = list(files)
+        self.files = list(files)
         self._invert = invert
         if shape is not None:
             self.fit(shape)
@@ -71,7 +79,7 @@ class ImageFiles(Images):
             self.labels = _folder_labels(self.folders, class_names, self.path)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
         result = np.empty((len(indices), *self.shape), np.uint8)
@@ -89,13 +97,13 @@ class ImageFiles(Images):
             yield from pool.map(self._load, indices)
 
     def describe(self, index: int) -> str:
-        return _file_name(self._files[index])
+        return _file_name(self.files[index])
 
     def _load(self, index: int) -> np.ndarray | BayesCaffeError:
         try:
-            file = self._files[index]
+            file = self.files[index]
             if not isinstance(file, bytes) and not is_pillow(file):
-                file = Path(file).read_bytes()
+                file = read_bytes(file)
             image = decode(file, self.shape[0], self.shape[1:], self._order, self._resize)
         except (BayesCaffeError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
@@ -124,7 +132,7 @@ def open_folder(path: Path, class_names: Sequence[str] | None, invert: bool) -> 
 def open_list(path: Path, invert: bool) -> ImageFiles:
     """A list of image files, relative to where the list is; a label may follow the name."""
     try:
-        lines = [line.rstrip() for line in path.read_text().splitlines() if line.strip()]
+        lines = [line.rstrip() for line in read_text(path).splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise BayesCaffeError(f"{path}: not a text file: {error}") from error
     if not lines:
@@ -177,11 +185,12 @@ def decode(
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        # An image of Pillow is the user's, who may need it again: it is not closed.
-        opened = content if is_pillow(content) else Image.open(io.BytesIO(content))
-        with contextlib.nullcontext() if opened is content else opened:
-            image = ImageOps.exif_transpose(opened)
-            image = _plain(image, channels)
+        if is_pillow(content):  # the user's, who may need it again: it stays as it is
+            image = _plain(ImageOps.exif_transpose(content), channels)
+        else:
+            with _opened(content) as opened, _in_turn(opened):
+                ImageOps.exif_transpose(opened, in_place=True)
+                image = _plain(opened, channels)
     except UnidentifiedImageError as error:
         raise BayesCaffeError("not an image, or of a format that is not known") from error
     except BayesCaffeError:
@@ -199,20 +208,56 @@ def decode(
     return (pixels if order == "rgb" else pixels[..., ::-1]).transpose(2, 0, 1)
 
 
+def _opened(content: bytes):
+    """A picture whose pixels are not decoded yet, and not too many."""
+    from PIL import Image
+
+    with _pillow_limit:  # Pillow's own limit, which is one for the process and may be below ours
+        before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            image = Image.open(io.BytesIO(content))
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
+    check_pixels(*image.size)
+    return image
+
+
+def _in_turn(image) -> contextlib.AbstractContextManager:
+    """Lets threads decode at the same time what together is within the limit of one picture; a
+    larger picture waits for its turn."""
+    is_large = image.width * image.height > limit("max_pixels") // cores()
+    return _large_picture if is_large else contextlib.nullcontext()
+
+
 def _plain(image, channels: int | None):
     """A Pillow image with 8 bits a channel, grey or red, green, blue."""
     from PIL import Image
 
     if image.mode == "F":
         raise BayesCaffeError("has floating-point pixels, whose range is not known")
+    if channels is None:
+        channels = 1 if image.mode in ("1", "L", "LA") or image.mode.startswith("I") else 3
+    mode = "L" if channels == 1 else "RGB"
+    rows = max(1, STRIP_PIXELS // image.width)
+    if image.height <= rows:
+        return _converted(image, mode)
+    result = Image.new(mode, image.size)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        result.paste(_converted(strip, mode), (0, top))
+    return result
+
+
+def _converted(image, mode: str):
+    """A Pillow image in the mode "L" or "RGB", over white where it is transparent."""
+    from PIL import Image
+
     if image.mode.startswith("I"):  # 16 bits
         image = Image.fromarray((np.asarray(image) / 257).clip(0, 255).round().astype(np.uint8))
-    if channels is None:
-        channels = 1 if image.mode in ("1", "L", "LA") else 3
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("L" if channels == 1 else "RGB")
+    return image.convert(mode)
 
 
 def _folder_labels(folders: list[str], class_names: Sequence[str], path: Path) -> Labels:

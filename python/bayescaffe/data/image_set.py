@@ -18,6 +18,7 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_dir
+from bayescaffe.common.reading import parse_json, read_text
 from bayescaffe.data.description import Description, read_description, write_description
 from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import Written, varint, write_lmdb
@@ -180,7 +181,25 @@ def is_complete(out: Path, record: dict | None, request: dict) -> bool:
     return (
         record is not None
         and request.items() <= record.items()
+        and _tells_all(record)
         and all(lmdb_size(out / name) == size for name, size in record["bytes"].items())
+    )
+
+
+def _tells_all(record: dict) -> bool:
+    """Whether a record has what `read_set` needs. One that was changed by hand or damage, and one
+    of a run that was cut short, may not."""
+
+    def is_count(value: object) -> bool:
+        return isinstance(value, int) and 0 < value < 2**63
+
+    splits = [f"{name}_images" for name in SPLITS if f"{name}_images" in record]
+    shape, sizes = record.get("shape"), record.get("bytes")
+    return (
+        "train_images" in splits
+        and all(is_count(record.get(name)) for name in (*splits, "classes"))
+        and (isinstance(shape, list) and len(shape) == 3 and all(map(is_count, shape)))
+        and (isinstance(sizes, dict) and "train_lmdb" in sizes)
     )
 
 
@@ -210,7 +229,7 @@ def refuse_any_data(out: Path) -> None:
 def read_record(out: Path) -> dict | None:
     """None if there is none, {} if it cannot be read."""
     try:
-        record = json.loads((out / RECORD).read_text())
+        record = parse_json(read_text(out / RECORD))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument, times
+from bayescaffe.common.reading import read_text
 from bayescaffe.data.arrays import (
     ArrayImages,
     checked_labels,
@@ -137,7 +138,7 @@ def _read_labels(labels: str | os.PathLike | np.ndarray, images: int) -> np.ndar
     if path.suffix == ".npy":
         return checked_labels(map_array(path), str(path), images)
     try:
-        numbers = [int(word) for word in path.read_text().split()]
+        numbers = [int(word) for word in read_text(path).split()]
     except ValueError as error:
         raise BayesCaffeError(f"{path}: expected a whole number for each image: {error}") from error
     return checked_labels(np.array(numbers, np.int64), str(path), images)

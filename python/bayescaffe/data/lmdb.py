@@ -119,6 +119,11 @@ def _key(number: int, name: str | None) -> bytes:
     return (b"%08d" % number + suffix)[:MAX_KEY]
 
 
+def data_file(path: Path) -> Path:
+    """The file of an LMDB, which is its folder or that file."""
+    return path / "data.mdb" if path.is_dir() else path
+
+
 class LmdbImages(Images):
     """The `Datum` records of an LMDB, in the order of their keys, as a Data layer reads them."""
 
@@ -255,21 +260,18 @@ class LmdbImages(Images):
 
     def _environment(self) -> lmdb.Environment:
         """The open LMDB. A process must not open one twice, so those in use are remembered."""
-        path = self.path / "data.mdb" if self.path.is_dir() else self.path
+        path = data_file(self.path)
         status = path.stat()
         identity = (status.st_dev, status.st_ino)
         if identity in self._open:
             return self._open[identity]
+        # A damaged file would be a bus error, or another that ends the process.
+        fault = pycaffe.import_pycaffe("caffe").lmdb_fault(os.fsencode(path))
+        if fault:
+            raise BayesCaffeError(f"{self.path}: {fault}")
         try:
             env = lmdb.open(str(path), readonly=True, lock=False, subdir=False)
         except lmdb.Error as error:
-            raise BayesCaffeError(f"{self.path}: truncated, or not an LMDB: {error}") from error
-        # What lies behind the end of a truncated file would be a bus error.
-        size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if status.st_size < size:
-            env.close()
-            raise BayesCaffeError(
-                f"{self.path}: truncated: {path.name} has {status.st_size} bytes, expected {size}"
-            )
+            raise BayesCaffeError(f"{self.path}: damaged, or not an LMDB: {error}") from error
         self._open[identity] = env
         return env

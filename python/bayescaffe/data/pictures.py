@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import read_text
 from bayescaffe.data.image_files import find_images
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def _sub_folders(path: Path) -> list[Path]:
 def read_list(path: Path) -> Pictures:
     """The pictures of a list: in each line a file, relative to the list, and its class."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except UnicodeDecodeError as error:
         raise BayesCaffeError(
             f"{path}: expected a folder of pictures or a text file that lists them: {error}"

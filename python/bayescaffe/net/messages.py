@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bayescaffe.common import reading
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.pycaffe import import_pycaffe, read_binary
 
@@ -28,7 +29,7 @@ def read_message(path: str | os.PathLike, kind: str):
 def read_text(path: str | os.PathLike) -> str:
     """The text of a prototxt."""
     try:
-        return Path(path).read_text()
+        return reading.read_text(path)
     except UnicodeDecodeError as error:
         raise BayesCaffeError(f"{path}: not a prototxt: {error}") from error
 
@@ -42,12 +43,14 @@ def parse_message(text: str, kind: str, source: str | os.PathLike = "the text"):
         return text_format.Parse(text, getattr(caffe_pb2, kind)())
     except text_format.ParseError as error:
         raise BayesCaffeError(f"{source}: not a {kind} in text format: {error}") from error
+    except RecursionError as error:
+        raise BayesCaffeError(f"{source}: not a {kind}: it is nested too deeply") from error
 
 
 def is_caffemodel(path: str | os.PathLike) -> bool:
     """Whether a file is a caffemodel and not a prototxt: it has characters that no text has."""
     try:
-        with open(path, "rb") as file:
+        with reading.open_regular(path) as file:
             return re.search(rb"[\0-\x08\x0e-\x1f]", file.read(2**16)) is not None
     except OSError:
         return False
@@ -93,7 +96,9 @@ def read_weights(caffemodel: str | os.PathLike) -> list[LayerBlobs]:
     layers = [(layer, layer.type) for layer in net.layer]
     layers += [(layer, old_type(layer.type)) for layer in net.layers]
     return [
-        LayerBlobs(layer.name, kind, [_weights(blob) for blob in layer.blobs])
+        LayerBlobs(
+            layer.name, kind, [_weights(blob, caffemodel, layer.name) for blob in layer.blobs]
+        )
         for layer, kind in layers
         if layer.blobs
     ]
@@ -122,15 +127,24 @@ def read_state(path: str | os.PathLike):
     return state
 
 
-def _weights(blob) -> np.ndarray:
+def _weights(blob, caffemodel: str | os.PathLike, layer: str) -> np.ndarray:
     # Caffe saves the noise of a Bayesian layer without its numbers, unless it is asked for them.
     has_numbers = blob.data or blob.double_data
-    return blob_array(blob) if has_numbers else np.broadcast_to(np.float32(0), _shape(blob))
+    try:
+        return blob_array(blob) if has_numbers else np.broadcast_to(np.float32(0), _shape(blob))
+    except ValueError as error:
+        raise BayesCaffeError(
+            f"{caffemodel}: damaged: a blob of layer {layer!r} has {len(blob.data)} numbers, but "
+            f"the shape {_shape(blob)}: {error}"
+        ) from error
 
 
 def blob_array(blob) -> np.ndarray:
-    """The numbers of a `BlobProto`."""
-    return _floats(blob).reshape(_shape(blob))
+    """The numbers of a `BlobProto`. Raises ValueError if they do not fit its shape."""
+    shape = _shape(blob)
+    if min(shape, default=0) < 0:  # NumPy would compute the size
+        raise ValueError("a size is negative")
+    return _floats(blob).reshape(shape)
 
 
 def _shape(blob) -> tuple[int, ...]:

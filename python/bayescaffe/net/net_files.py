@@ -9,6 +9,7 @@ from typing import Any
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.common.reading import read_bytes
 from bayescaffe.net.building import caffe_errors
 from bayescaffe.net.inference_net import TRAIN, batch_size, layers_of_phase
 from bayescaffe.net.layer_kinds import is_bayesian
@@ -85,7 +86,7 @@ def train_records(net) -> dict[str, int]:
     images = {lmdb_source(layer): lmdb_images(layer) for layer in layers}
     lists = [layer.image_data_param.source for layer in layers if layer.type == "ImageData"]
     return {source: len(one) for source, one in images.items() if one is not None} | {
-        path: len(Path(path).read_bytes().splitlines()) for path in lists if Path(path).is_file()
+        path: len(read_bytes(path).splitlines()) for path in lists if Path(path).is_file()
     }
 
 

@@ -45,7 +45,10 @@ class _NotFound(Exception):
 def parse(text: str) -> list[Field]:
     """The fields of a text that protobuf's parser accepts."""
     tokens = [token for token in _TOKEN.finditer(text) if token.lastgroup]
-    fields, position = _parse_fields(tokens, 0)
+    try:
+        fields, position = _parse_fields(tokens, 0)
+    except RecursionError as error:
+        raise _NotFound from error
     if position < len(tokens):
         raise _NotFound
     return fields

@@ -118,7 +118,7 @@ def _box_plot(subject: Subject, index: int) -> str:
     place = {c: k for k, c in enumerate(classes)}
     chart = Chart(
         plots.plot_boxplot,
-        np.asarray(subject.draws.probabilities[:, index])[:, classes],
+        subject.draws.of_images(index, index + 1)[:, 0, classes],
         None if a.labels is None else place[a.labels[index]],
         place[a.predicted[index]],
         [subject.names[c] for c in classes],
@@ -146,7 +146,7 @@ def _shown_classes(subject: Subject, index: int) -> list[int]:
 def _classes(subject: Subject, index: int) -> list[dict[str, Any]]:
     """For the dialog: credible interval and draws of each class."""
     a = subject.analysis
-    draws = np.asarray(subject.draws.probabilities[: plots.DOTS, index])
+    draws = subject.draws.of_images(index, index + 1)[: plots.DOTS, 0]
     return [
         {
             "class": c,

@@ -16,6 +16,7 @@ import numpy as np
 from bayescaffe import __version__
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
+from bayescaffe.common.printing import printable
 from bayescaffe.reporting import images as single
 from bayescaffe.reporting import sections
 from bayescaffe.reporting.subject import Subject, percent
@@ -88,7 +89,7 @@ def report(
                 f"{argument('baselines')}: {name}: {other.images} images of {other.classes} "
                 f"classes, expected the report's {analysis.images} of {analysis.classes}"
             )
-    subject = Subject(draws, analysis, [str(name) for name in names], baselines or {})
+    subject = Subject(draws, analysis, [printable(str(name)) for name in names], baselines or {})
     read = getattr(images, "read", images)
     parts = {
         "summary": sections.summary(subject),
@@ -104,7 +105,10 @@ def report(
     }
     out = Path(out)
     with scratch_file(out) as scratch:
-        scratch.write_text(_render(subject, title, parts, command), encoding="utf-8")
+        # Names of files need not be UTF-8.
+        scratch.write_text(
+            _render(subject, title, parts, command), encoding="utf-8", errors="backslashreplace"
+        )
     return out
 
 

@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bayescaffe.common.printing import printable
 from bayescaffe.reporting import plots
 
 WIDTH, HEIGHT = 340, 240
@@ -58,7 +59,8 @@ class Chart:
             self.ax.set_title(None)
             text = io.StringIO()
             self._figure.savefig(text, format="svg")
-        self._text = text.getvalue()
+        # Of a name of a class or a layer, XML takes no control characters.
+        self._text = printable(text.getvalue())
 
     def positions(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Where data is in the SVG: points x 2."""

@@ -130,7 +130,10 @@ class Analysis:
     def write_csv(self, path: str | os.PathLike) -> None:
         """Write one line per image; `lower` and `upper` are those of the predicted class."""
         columns = {name: _texts(values) for name, values in self._columns().items()}
-        with scratch_file(Path(path)) as scratch, scratch.open("w", newline="") as file:
+        with (
+            scratch_file(Path(path)) as scratch,
+            scratch.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
@@ -204,11 +207,11 @@ def analyze(
     warnings = [few] if few else []
     if count > 1 and not draws.meta.get("is_random", True):
         warnings.append(f"all {count} draws are the same, because no layer of the net is random")
-    found = _per_image(draws.probabilities, name, labels, level, interval, progress)
+    found = _per_image(draws, name, labels, level, interval, progress)
     judged = {} if labels is None else _judge(found, labels, bins)
     if ood is not None:
         warnings += _differences(draws, ood)
-        other = _per_image(ood.probabilities, other_name, None, level, interval, progress)
+        other = _per_image(ood, other_name, None, level, interval, progress)
         judged["ood"] = _compare(found, other)
     return Analysis(
         draws=count,
@@ -217,8 +220,8 @@ def analyze(
         level=level,
         interval=interval,
         warnings=warnings,
-        names=draws.meta.get("names"),
-        class_names=draws.meta.get("class_names"),
+        names=_names(draws, "names", images, name),
+        class_names=_names(draws, "class_names", classes, name),
         **found,
         **judged,
     )
@@ -270,8 +273,15 @@ def _labels(draws: Draws, name: str) -> np.ndarray | None:
     return labels.astype(np.int64)
 
 
+def _names(draws: Draws, key: str, count: int, name: str) -> list[str] | None:
+    names = draws.meta.get(key)
+    if names is not None and len(names) != count:
+        raise BayesCaffeError(f"{name}: {len(names)} {key} in its meta, expected {count}")
+    return names
+
+
 def _per_image(
-    probabilities: np.ndarray,
+    source: Draws,
     name: str,
     labels: np.ndarray | None,
     level: float,
@@ -279,12 +289,12 @@ def _per_image(
     progress: bool,
 ) -> dict[str, np.ndarray]:
     """The fields of `Analysis` that are computed image by image."""
-    draws, images, classes = probabilities.shape
+    draws, images, classes = source.probabilities.shape
     parts = []
     step = max(1, CHUNK_NUMBERS // (draws * classes))
     with ProgressBar(images, "analysing", show=progress, delay=1) as bar:
         for start in range(0, images, step):
-            chunk = np.asarray(probabilities[:, start : start + step])
+            chunk = source.of_images(start, min(start + step, images))
             _check(chunk, name, start)
             mean = chunk.mean(axis=0, dtype=np.float64)
             predicted = mean.argmax(axis=-1)

@@ -20,8 +20,9 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
-from bayescaffe.common.npz import NpzFile, write_npz
+from bayescaffe.common.npz import NpzFile, StoredArray, write_npz
 from bayescaffe.common.packages import import_optional
+from bayescaffe.common.reading import parse_json
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Draws:
     """int64 per image; None if not known."""
     meta: dict = field(default_factory=dict)
     """Where they come from: seed, net and weights (paths as given), net_sha256, weights_sha256,
-    data (absolute path), passes (the number of draws), version, created (UTC), class_names, names
-    (of image files); path, if loaded from a file."""
+    data (absolute path), data_sha256, passes (the number of draws), version, created (UTC),
+    class_names, names (of image files); path, if loaded from a file."""
+    _stored: StoredArray | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """A few lines for a terminal or a notebook, without arrays."""
@@ -44,6 +46,16 @@ class Draws:
         lines = [f"Draws: {shape} (draws x images x classes), {labels}"]
         known = [key for key in ("path", "net", "weights", "data", "seed") if key in self.meta]
         return "\n".join(lines + [f"  {key}: {self.meta[key]}" for key in known])
+
+    def of_images(self, start: int, stop: int) -> np.ndarray:
+        """The probabilities of the images from `start` to before `stop`.
+
+        From a file, they are read as it is now: if it was truncated, that is an error, whereas
+        `probabilities` would end the process.
+        """
+        if self._stored is not None and self._stored.map is self.probabilities:
+            return self._stored.columns(start, stop)
+        return np.asarray(self.probabilities[:, start:stop])
 
     def to_xarray(self):
         """A DataArray of xarray: the probabilities by draw, image and class.
@@ -125,11 +137,12 @@ def write_draws(
 def load_draws(path: str | os.PathLike) -> Draws:
     """Open a draws file. The probabilities stay on disk until they are used."""
     with NpzFile(path) as file:
-        probabilities = file.map("probabilities")
+        stored = file.stored("probabilities")
+        probabilities = stored.map
         labels = file.map("labels") if "labels" in file else None
         text = file.map("meta")
     try:
-        meta = json.loads(str(text))
+        meta = parse_json(str(text))
     except ValueError as error:
         raise BayesCaffeError(f"{path}: not a draws file, its meta is not JSON: {error}") from error
     if not isinstance(meta, dict):
@@ -147,4 +160,31 @@ def load_draws(path: str | os.PathLike) -> Draws:
             f"expected one whole number for each of {probabilities.shape[1]} images"
         )
     labels = None if labels is None else np.array(labels, np.int64)
-    return Draws(probabilities, labels, {**meta, "path": str(path)})
+    _check_meta(meta, path)
+    return Draws(probabilities, labels, {**meta, "path": str(path)}, stored)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+_TEXT = (lambda value: isinstance(value, str), "a text")
+_NUMBER = (lambda value: isinstance(value, (int, float)), "a number")
+_NAMES = (_is_names, "a list of texts")
+_EXPECTED = {
+    **dict.fromkeys(("net", "weights", "data", "version", "created", "channels"), _TEXT),
+    **dict.fromkeys(("net_sha256", "weights_sha256", "data_sha256"), _TEXT),
+    **dict.fromkeys(("seed", "passes", "seconds"), _NUMBER),
+    **dict.fromkeys(("names", "class_names"), _NAMES),
+}
+
+
+def _check_meta(meta: dict, path: str | os.PathLike) -> None:
+    """Raise if a field that others read is of another type. Any field may be missing or null."""
+    for name, (is_valid, expected) in _EXPECTED.items():
+        value = meta.get(name)
+        if value is not None and not is_valid(value):
+            raise BayesCaffeError(
+                f"{path}: not a draws file, {name!r} in its meta is {value!r:.100}, expected "
+                f"{expected} or null"
+            )

@@ -3,7 +3,9 @@
 The same parser reads a log while the training runs and afterwards.
 """
 
+import contextlib
 import csv
+import io
 import math
 import os
 import re
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import open_regular
 
 COLUMNS = (
     "iteration",
@@ -94,7 +97,9 @@ class LogParser:
             self._go_back(int(found[1]))
         elif found := _LINE.fullmatch(line):
             date, clock, message = found.groups()
-            self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
+            # A line with a number that is none is damaged; those around it may be good.
+            with contextlib.suppress(ValueError):
+                self._read(message, datetime.fromisoformat(f"{_iso(date)} {clock}"))
         elif self.errors or _ERROR.match(line):  # a message may have several lines
             self.errors.append(line)
         return self._completed
@@ -107,7 +112,7 @@ class LogParser:
 
     def _complete(self) -> None:
         row, self._row = self._row, {}
-        if len(row) > 1:
+        if len(row) > 1 and "iteration" in row:
             elapsed = self._row_time - self._start
             row["seconds"] = round(self._before + elapsed.total_seconds(), 3)
             self.rows.append(row)
@@ -176,8 +181,8 @@ class LogParser:
 def parse_log(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The curve in a log of `bayescaffe train` or `caffe train`, as `read_curve` gives it."""
     parser = LogParser()
-    with open(path, errors="replace") as lines:
-        for line in lines:
+    with open_regular(path) as file:
+        for line in io.TextIOWrapper(file, errors="replace"):
             parser.feed(line)
     parser.end()
     if not parser.rows:
@@ -190,8 +195,9 @@ def parse_log(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 def read_curve(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The columns of a curve.csv by name, NaN where nothing was measured."""
-    with open(path, newline="", errors="replace") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    with open_regular(path) as file:
+        lines = io.TextIOWrapper(file, newline="", errors="replace")
+        header, *rows = list(csv.reader(lines)) or [[]]
     if "iteration" not in header:
         raise BayesCaffeError(f"{path}: not a curve; its first line has no column 'iteration'")
     # A training that was killed may leave part of a line.

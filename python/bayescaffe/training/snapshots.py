@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.reading import open_regular
 from bayescaffe.net.messages import read_message, read_state, read_weights
 
 
@@ -101,7 +102,7 @@ def _iteration(prefix: Path, path: Path) -> int | None:
 
 def _check_hdf5(path: Path) -> None:
     # The superblock tells where the file ends.
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(48)
     end = int.from_bytes(head[40:48], "little")
     if head[:8] != b"\x89HDF\r\n\x1a\n" or len(head) < 48 or path.stat().st_size < end:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
+from bayescaffe.common.printing import printable
 from bayescaffe.common.progress import bar_class, is_notebook
 from bayescaffe.net.checking import Finding
 from bayescaffe.training.log import LogParser
@@ -42,7 +43,7 @@ class TrainingView:
     def show(self, parser: LogParser) -> None:
         """Show the newest numbers of the log."""
         iteration = parser.rows[-1]["iteration"]
-        taus = ", ".join(f"{layer} {tau:.3g}" for layer, tau in parser.taus().items())
+        taus = ", ".join(f"{printable(name)} {tau:.3g}" for name, tau in parser.taus().items())
         text = ", ".join(_figures(parser))
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(iteration - self._bar.n)

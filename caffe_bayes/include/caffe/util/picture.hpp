@@ -26,6 +26,10 @@ void DecodePicture(const std::string& content, PictureColors colors,
 /// the centres of the nearest four, as OpenCV does by default.
 void ResizePicture(int height, int width, Datum* datum);
 
+/// Refuses what cannot be opened and what is not a file: a device or a pipe may
+/// have no end.
+void CheckIsFile(const std::string& name);
+
 /// Reads a picture. Height and width 0 leave it as large as it is.
 void ReadPicture(const std::string& filename, int height, int width,
                  bool is_color, Datum* datum);

@@ -20,6 +20,10 @@ struct Picture {
 
 /// Decodes what a file holds: upright as EXIF says, and over white where it is
 /// transparent.
+///
+/// A few kilobytes can be gigabytes of pixels, so a picture of more than 100
+/// million of them is an error, unless BAYESCAFFE_MAX_PIXELS allows it. A pixel
+/// takes up to 8 bytes of memory while it is decoded (9 in a progressive JPEG).
 Picture DecodeFile(const std::string& content);
 
 }  // namespace caffe

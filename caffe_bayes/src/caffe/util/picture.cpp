@@ -1,5 +1,8 @@
 #include "caffe/util/picture.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -97,9 +100,19 @@ void ResizePicture(int height, int width, Datum* datum) {
   datum->set_data(std::move(resized));
 }
 
+void CheckIsFile(const std::string& name) {
+  struct stat status;
+  if (stat(name.c_str(), &status) != 0 || access(name.c_str(), R_OK) != 0) {
+    LOG(FATAL) << "Cannot open " << name << ": " << std::strerror(errno);
+  }
+  CHECK(S_ISREG(status.st_mode))
+      << name << " is not a file, but a folder, a device or a pipe";
+}
+
 void ReadPicture(const std::string& filename, int height, int width,
                  bool is_color, Datum* datum) {
   InFile(filename, [&] {
+    CheckIsFile(filename);
     errno = 0;
     std::ifstream file(filename, std::ios::binary);
     std::ostringstream content;

@@ -2,6 +2,7 @@
 
 #include <csetjmp>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -18,6 +19,19 @@ namespace {
 
 /// A product of two shares of 255, rounded.
 inline int Share(int a, int b) { return (a * b + 127) / 255; }
+
+/// Refuses a picture that is too large, before it takes memory.
+void CheckPixels(uint64_t height, uint64_t width) {
+  const char* name = "BAYESCAFFE_MAX_PIXELS";
+  const char* chosen = std::getenv(name);
+  const uint64_t limit =
+      chosen ? std::strtoull(chosen, nullptr, 10) : 100000000;
+  if (height * width <= limit) return;
+  LOG(FATAL) << "has " << width << " x " << height << " pixels, more than the "
+             << limit << " that are allowed. If it is no damage and memory "
+             << "suffices, set " << name << "=" << height * width
+             << " in the environment";
+}
 
 // ---- JPEG -------------------------------------------------------------------
 
@@ -94,6 +108,10 @@ class JpegReader {
                  content_.size());
     jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(&info_, TRUE);
+    return true;
+  }
+  bool Start() {
+    if (setjmp(failed_)) return false;
     const bool is_cmyk = info_.jpeg_color_space == JCS_CMYK ||
                          info_.jpeg_color_space == JCS_YCCK;
     info_.out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
@@ -116,10 +134,13 @@ class JpegReader {
   char message_[JMSG_LENGTH_MAX] = "";
 };
 
-Picture ReadJpeg(const std::string& content) {
+/// The pixels as they are stored, and how they lie.
+Picture ReadLyingJpeg(const std::string& content, int* orientation) {
   JpegReader reader(content);
   if (!reader.ReadHeader()) LOG(FATAL) << reader.message();
   const jpeg_decompress_struct& info = reader.info();
+  CheckPixels(info.image_height, info.image_width);
+  if (!reader.Start()) LOG(FATAL) << reader.message();
   Picture picture;
   picture.height = info.output_height;
   picture.width = info.output_width;
@@ -138,11 +159,16 @@ Picture ReadJpeg(const std::string& content) {
       }
     }
   }
-  int orientation = 1;
   for (auto* marker = info.marker_list; marker; marker = marker->next) {
     const int found = Orientation(marker->data, marker->data_length);
-    if (found != 1) orientation = found;
+    if (found != 1) *orientation = found;
   }
+  return picture;
+}
+
+Picture ReadJpeg(const std::string& content) {
+  int orientation = 1;
+  Picture picture = ReadLyingJpeg(content, &orientation);
   TurnUpright(orientation, &picture);
   return picture;
 }
@@ -212,24 +238,27 @@ class PngReader {
 Picture ReadPng(const std::string& content) {
   PngReader reader(content);
   if (!reader.ReadHeader()) LOG(FATAL) << reader.message();
+  CheckPixels(reader.height(), reader.width());
   Picture picture;
   picture.height = reader.height();
   picture.width = reader.width();
   picture.is_grey = reader.is_grey();
   const size_t pixels = size_t{1} * picture.height * picture.width;
-  std::vector<uint8_t> rgba(4 * pixels);
+  std::vector<uint8_t>& rgba = picture.rgb;
+  rgba.resize(4 * pixels);
   std::vector<uint8_t*> rows;
   for (int y = 0; y < picture.height; ++y) {
     rows.push_back(&rgba[size_t{4} * picture.width * y]);
   }
   if (!reader.ReadRows(rows.data())) LOG(FATAL) << reader.message();
-  picture.rgb.resize(3 * pixels);
+  // In place: a pixel never comes to lie behind where it was.
   for (size_t i = 0; i < pixels; ++i) {
     const int opacity = rgba[4 * i + 3];
     for (int c = 0; c < 3; ++c) {
       picture.rgb[3 * i + c] = 255 - opacity + Share(rgba[4 * i + c], opacity);
     }
   }
+  picture.rgb.resize(3 * pixels);
   return picture;
 }
 

@@ -1,0 +1,445 @@
+"""Damages every kind of file that bayescaffe reads, and counts how its readers take it.
+
+    .venv/bin/python tests/faults/flip_files.py                      100 trials of each kind
+    .venv/bin/python tests/faults/flip_files.py --trials 1000 --seed 7 lmdb 'lmdb, Data layer'
+
+A trial changes a few bytes of a good file, or cuts it, or overwrites a part of it, and reads it in
+a child process with limited memory and time. Allowed are an error for the user (a BayesCaffeError,
+a caffe.Error, an OSError) and acceptance, as no reader can notice all damage. A signal, a hang, any
+other exception and too much memory are defects: the exit code is then 1, and their files are kept
+with --keep.
+
+The same seed makes the same damage, whatever else is tried.
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+import bayescaffe
+import caffe
+import numpy as np
+from bayescaffe import cli
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.data.idx import load_set
+from bayescaffe.net.messages import read_mean, read_weights
+from bayescaffe.reporting import page, plots, svg
+from bayescaffe.training.log import parse_log
+from bayescaffe.training.snapshots import read_snapshot
+from conftest import input_net, small_net, write_digits, write_solver
+from PIL import Image
+
+OUTCOMES = ("clean error", "accepted", "crash", "hang", "traceback", "over memory")
+ALLOWED = ("clean error", "accepted")
+MEMORY = 2**29
+"""Bytes that a child may take beyond what its parent has."""
+SECONDS = 60
+
+# Children are forks, so what is slow to import is imported here.
+IMPORTED = (page, plots, svg)
+USER_ERRORS = (BayesCaffeError, OSError, caffe.Error)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file, and one of its readers."""
+
+    file: str
+    """The one to damage, in the folder of good files."""
+    read: Callable[[Path], object]
+    """Reads it, given the folder with the damaged file; others in it are good."""
+    unpack: Callable[[bytes], bytes] = bytes
+    """What is damaged of the file, if its checksums are to be right."""
+    pack: Callable[[bytes], bytes] = bytes
+    """The file of that."""
+
+
+# ---- good files --------------------------------------------------------------------------------
+
+
+def make_files(folder: Path) -> None:
+    """Write a small good file of each kind."""
+    source = np.random.default_rng(0)
+    write_digits(folder / "idx", train=40, test=20, size=12, classes=4)
+    bayescaffe.data.prepare_idx(folder / "idx", folder, progress=False)
+    shutil.copytree(folder / "idx", folder / "idx.gz")
+    for path in (folder / "idx.gz").iterdir():
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path.unlink()
+    _make_pictures(folder, source)
+    _make_arrays(folder, source)
+    _make_nets(folder)
+
+
+def _make_pictures(folder: Path, source: np.random.Generator) -> None:
+    for name in ("one", "two"):
+        (folder / "pictures" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = source.integers(0, 256, (40, 30, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / f"pictures/{name}/{number}.png")
+    for kind in ("png", "jpg", "webp", "gif", "tiff", "bmp"):
+        Image.fromarray(pixels).save(folder / f"picture.{kind}")
+    files = sorted((folder / "pictures").rglob("*.png"))
+    names = [(str(path.relative_to(folder)), path.parent.name) for path in files]
+    (folder / "list.csv").write_text("".join(f"{name},{kind}\n" for name, kind in names))
+    (folder / "list.txt").write_text("".join(f"{name} {len(kind) % 2}\n" for name, kind in names))
+    bayescaffe.data.from_folder(
+        folder / "pictures", folder / "big", size=(80, 60), val=0.5, progress=False
+    )
+
+
+def _make_arrays(folder: Path, source: np.random.Generator) -> None:
+    images = source.integers(0, 256, (9, 12, 12), np.uint8)
+    np.save(folder / "images.npy", images)
+    np.savez_compressed(folder / "images.npz", images=images, labels=np.arange(9))
+    np.save(folder / "labels.npy", np.arange(9) % 3)
+    probabilities = source.dirichlet(np.ones(3), (60, 20)).astype(np.float32)
+    meta = {
+        "seed": 1,
+        "names": [f"{k}.png" for k in range(20)],
+        "class_names": ["a", "b", "c"],
+        "weights_sha256": "0",
+        "is_random": True,
+    }
+    bayescaffe.save_draws(folder / "draws.npz", probabilities, np.arange(20) % 3, meta)
+    text = np.array(json.dumps(meta))
+    np.savez_compressed(folder / "packed.npz", probabilities=probabilities, meta=text)
+
+
+def _make_nets(folder: Path) -> None:
+    net = small_net(folder, "kl_weight: 0")
+    solver = write_solver(folder, net, 4, snapshot=4)
+    with contextlib.redirect_stdout(io.StringIO()):
+        bayescaffe.train(solver, progress=False)
+    (folder / "deploy.prototxt").write_text(input_net(net, 1))
+    stock = caffe.Net(str(folder / "run.net.prototxt"), caffe.TEST)
+    stock.save_hdf5(str(folder / "net.caffemodel.h5"))
+    shutil.copy(folder / "run_iter_4.caffemodel", folder / "packed.caffemodel")
+    layer = (
+        """layer { name: "d" type: "%s" top: "d" top: "l" %s { source: "%s" batch_size: 5 %s } }"""
+    )
+    for name, kind, field, more in (
+        ("data", "Data", "data_param", "backend: LMDB"),
+        ("pictures", "ImageData", "image_data_param", ""),
+    ):
+        (folder / f"{name}.prototxt.in").write_text(layer % (kind, field, "SOURCE", more))
+
+
+def member(name: str) -> Callable[[bytes], bytes]:
+    """One array of an .npz."""
+    return lambda content: zipfile.ZipFile(io.BytesIO(content)).read(f"{name}.npy")
+
+
+def draws_with(name: str) -> Callable[[bytes], bytes]:
+    """An .npz of draws, one array of which is given."""
+
+    def pack(content: bytes) -> bytes:
+        arrays = {"probabilities": np.full((60, 20, 3), 1 / 3, np.float32), "meta": np.array("{}")}
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for key, array in arrays.items():
+                good = io.BytesIO()
+                np.save(good, array)
+                archive.writestr(f"{key}.npy", content if key == name else good.getvalue())
+        return file.getvalue()
+
+    return pack
+
+
+# ---- readers -----------------------------------------------------------------------------------
+
+
+def run_command(*arguments: object) -> None:
+    """A command line; its error is raised again, as what is printed cannot be told apart."""
+    args = cli.build_parser().parse_args([str(one) for one in (*arguments, "--quiet")])
+    args.run(args)
+
+
+def read_all(images: bayescaffe.Images) -> None:
+    """All images, in order and by index."""
+    take = images.in_order()
+    for _ in range(len(images)):
+        take(1)
+    images.read(range(len(images)))
+    _ = images.names
+
+
+def read_images(name: str, **options: object) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        images = bayescaffe.open_images(folder / name, **options)
+        images.fit(images.shape or (3, 20, 20))
+        read_all(images)
+
+    return read
+
+
+def read_picture_layer(name: str) -> Callable[[Path], None]:
+    """A picture by Caffe's ImageData."""
+    read_listed = read_layer("pictures.prototxt.in", "one.txt", 5)
+
+    def read(folder: Path) -> None:
+        (folder / "one.txt").write_text(f"{folder / name} 0\n" * 5)
+        read_listed(folder)
+
+    return read
+
+
+def read_layer(net: str, source: str, records: int) -> Callable[[Path], None]:
+    """All records of a data layer of Caffe."""
+
+    def read(folder: Path) -> None:
+        text = (folder / net).read_text().replace("SOURCE", str(folder / source))
+        (folder / "layer.prototxt").write_text(text)
+        built = caffe.Net(str(folder / "layer.prototxt"), caffe.TEST)
+        for _ in range(records // 5 + 1):
+            built.forward()
+
+    return read
+
+
+def read_idx(name: str) -> Callable[[Path], None]:
+    return lambda folder: load_set(folder / name)
+
+
+def restore(folder: Path) -> None:
+    read_snapshot(folder / "run_iter_4.solverstate")
+    solver = caffe.get_solver(str(folder / "run.solver.prototxt"))
+    solver.restore(str(folder / "run_iter_4.solverstate"))
+
+
+def load_hdf5(folder: Path) -> None:
+    net = caffe.Net(str(folder / "deploy.prototxt"), caffe.TEST)
+    net.copy_from(str(folder / "net.caffemodel.h5"))
+
+
+def inspect(weights: str, *net: str) -> Callable[[Path], None]:
+    return lambda folder: run_command("inspect", *(folder / one for one in (*net, weights)))
+
+
+def analyze(name: str) -> Callable[[Path], None]:
+    return lambda folder: run_command("analyze", folder / name, "--csv", folder / "x.csv")
+
+
+def make_set(source: str) -> Callable[[Path], None]:
+    return lambda folder: run_command(
+        "data", "folder", folder / source, "--out", folder / "out", "--size", 8, "--force"
+    )
+
+
+def prepare_again(folder: Path) -> None:
+    run_command("data", "idx", folder / "idx", "--out", folder)
+
+
+KINDS = {
+    "draws": Kind("draws.npz", analyze("draws.npz")),
+    **{
+        f"draws, {name}": Kind("draws.npz", analyze("draws.npz"), member(name), draws_with(name))
+        for name in ("probabilities", "meta")
+    },
+    "draws, compressed": Kind("packed.npz", analyze("packed.npz")),
+    "report": Kind(
+        "draws.npz",
+        lambda f: run_command("report", f / "draws.npz", "--out", f / "x.html"),
+        member("meta"),
+        draws_with("meta"),
+    ),
+    "prototxt of a net": Kind(
+        "run.net.prototxt", lambda f: run_command("check", f / "run.net.prototxt")
+    ),
+    "prototxt of a solver": Kind(
+        "run.solver.prototxt", lambda f: run_command("check", f / "run.solver.prototxt")
+    ),
+    "caffemodel": Kind(
+        "run_iter_4.caffemodel", inspect("run_iter_4.caffemodel", "run.net.prototxt")
+    ),
+    "caffemodel with its net": Kind("packed.caffemodel", inspect("packed.caffemodel")),
+    "caffemodel, HDF5": Kind("net.caffemodel.h5", load_hdf5),
+    "weights alone": Kind(
+        "run_iter_4.caffemodel", lambda f: read_weights(f / "run_iter_4.caffemodel")
+    ),
+    "solverstate": Kind("run_iter_4.solverstate", restore),
+    "lmdb": Kind("train_lmdb/data.mdb", read_images("train_lmdb")),
+    "lmdb, Data layer": Kind(
+        "train_lmdb/data.mdb", read_layer("data.prototxt.in", "train_lmdb", 40)
+    ),
+    "lmdb, large records": Kind("big/train_lmdb/data.mdb", read_images("big/train_lmdb")),
+    "lmdb, large, Data layer": Kind(
+        "big/train_lmdb/data.mdb", read_layer("data.prototxt.in", "big/train_lmdb", 3)
+    ),
+    "description": Kind("train_lmdb/dataset.json", read_images("train_lmdb")),
+    "record of a set": Kind("dataset.json", prepare_again),
+    "mean image": Kind("mean.binaryproto", lambda f: read_mean(f / "mean.binaryproto")),
+    "idx": Kind("idx/train-images-idx3-ubyte", read_idx("idx")),
+    "idx, labels": Kind("idx/t10k-labels-idx1-ubyte", read_idx("idx")),
+    "idx, gzip": Kind("idx.gz/train-images-idx3-ubyte.gz", read_idx("idx.gz")),
+    "idx, in gzip": Kind(
+        "idx.gz/train-labels-idx1-ubyte.gz", read_idx("idx.gz"), gzip.decompress, gzip.compress
+    ),
+    **{
+        f"picture, {kind}": Kind(f"picture.{kind}", read_images(f"picture.{kind}"))
+        for kind in ("png", "jpg", "webp", "gif", "tiff", "bmp")
+    },
+    **{
+        f"picture, {kind}, ImageData": Kind(
+            f"picture.{kind}", read_picture_layer(f"picture.{kind}")
+        )
+        for kind in ("png", "jpg")
+    },
+    "npy": Kind("images.npy", read_images("images.npy")),
+    "npz": Kind("images.npz", read_images("images.npz")),
+    "npy, labels": Kind(
+        "labels.npy",
+        lambda f: bayescaffe.open_images(f / "images.npy", labels=f / "labels.npy"),
+    ),
+    "list, csv": Kind("list.csv", make_set("list.csv")),
+    "list, txt": Kind("list.txt", read_images("list.txt")),
+    "curve": Kind("curve.csv", lambda f: bayescaffe.read_curve(f / "curve.csv")),
+    "log": Kind("train.log", lambda f: parse_log(f / "train.log")),
+}
+
+
+# ---- trials ------------------------------------------------------------------------------------
+
+
+def damaged(content: bytes, source: random.Random) -> bytes:
+    """The content with one of these: one to four bytes changed, cut off, a part overwritten."""
+    changed = bytearray(content)
+    way = source.random()
+    if way < 0.7:
+        for _ in range(source.choice((1, 1, 1, 2, 4))):
+            changed[source.randrange(len(changed))] ^= source.randrange(1, 256)
+    elif way < 0.85:
+        del changed[source.randrange(len(changed)) :]
+    else:
+        start = source.randrange(len(changed))
+        size = min(source.randrange(1, 64), len(changed) - start)
+        changed[start : start + size] = source.randbytes(size)
+    return bytes(changed)
+
+
+def address_space() -> int:
+    """Bytes of this process, as RLIMIT_AS counts them."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def attempt(kind: Kind, folder: Path) -> tuple[str, str]:
+    """How a reader takes a damaged file, in a child process: the outcome, and what to print."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _be_child(kind, folder, writing)
+    os.close(writing)
+    told = b""
+    is_over = False
+    with open(reading, "rb", buffering=0) as pipe:
+        while not is_over:
+            is_ready = select.select([pipe], [], [], SECONDS)[0]
+            chunk = pipe.read(2**16) if is_ready else b""
+            told += chunk
+            is_over = not chunk
+    if not is_ready:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if not is_ready:
+        return "hang", f"longer than {SECONDS} s"
+    if os.WIFSIGNALED(status):
+        return "crash", signal.Signals(os.WTERMSIG(status)).name
+    outcome, _, text = told.decode(errors="replace").partition("\n")
+    return (outcome, text) if outcome in OUTCOMES else ("crash", f"exit {status >> 8}: {text}")
+
+
+def _be_child(kind: Kind, folder: Path, writing: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    limit = address_space() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    outcome, text = "accepted", ""
+    try:
+        kind.read(folder)
+    except USER_ERRORS as error:
+        outcome, text = "clean error", str(error)
+        if "bad_alloc" in text or "Cannot allocate" in text:
+            outcome = "over memory"
+    except BaseException as error:
+        is_memory = isinstance(error, MemoryError) or "bad_alloc" in str(error)
+        outcome = "over memory" if is_memory else "traceback"
+        text = traceback.format_exc()
+    os.write(writing, f"{outcome}\n{text}"[:60_000].encode(errors="replace"))
+    os._exit(0)
+
+
+def try_kind(name: str, good: Path, trials: int, seed: int, keep: Path | None) -> Counter:
+    """Damage the file of a kind so many times; print defects, and return the outcomes."""
+    kind = KINDS[name]
+    source = random.Random(zlib.crc32(f"{seed} {name}".encode()))
+    found: Counter = Counter()
+    content = (good / kind.file).read_bytes()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(shutil.copytree(good, Path(scratch, "files")))
+        outcome, text = attempt(kind, folder)
+        if outcome != "accepted":
+            raise SystemExit(f"{name}: without damage: {outcome}: {text}")
+        for number in range(trials):
+            (folder / kind.file).write_bytes(kind.pack(damaged(kind.unpack(content), source)))
+            outcome, text = attempt(kind, folder)
+            found[outcome] += 1
+            if outcome not in ALLOWED:
+                print(f"{name}, trial {number}: {outcome}: {text[-1500:]}", file=sys.stderr)
+            if outcome not in ALLOWED and keep:
+                keep.mkdir(exist_ok=True)
+                place = f"{name.replace(' ', '_')}-{number}-{Path(kind.file).name}"
+                shutil.copy(folder / kind.file, keep / place)
+    return found
+
+
+def show(name: str, cells: list[object]) -> None:
+    print(f"{name:26}" + "".join(f"{cell:>13}" for cell in cells), flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run from the command line; 1 if there is a defect."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--trials", type=int, default=100, help="of each kind (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="of the damage (default: 0)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep files that show defects")
+    args = parser.parse_args(argv)
+    total: Counter = Counter()
+    with tempfile.TemporaryDirectory() as good:
+        good = Path(good)
+        make_files(good)
+        show("", ["tried", *OUTCOMES])
+        for name in args.kinds or KINDS:
+            found = try_kind(name, good, args.trials, args.seed, args.keep)
+            total += found
+            show(name, [args.trials, *(found[outcome] for outcome in OUTCOMES)])
+    show("all", [total.total(), *(total[outcome] for outcome in OUTCOMES)])
+    return int(any(total[outcome] for outcome in OUTCOMES if outcome not in ALLOWED))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
