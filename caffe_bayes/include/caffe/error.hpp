@@ -7,6 +7,7 @@
 #include <glog/logging.h>
 
 #include <memory>
+#include <new>
 #include <ostream>
 #include <sstream>
 #include <stdexcept>
@@ -37,6 +38,14 @@ class Error : public std::runtime_error {
   std::string message_, what_;
 };
 
+namespace error {
+
+/// For what the standard library throws where a size is beyond all memory: it
+/// tells nothing.
+[[noreturn]] void ThrowOutOfMemory(const std::string& layer);
+
+}  // namespace error
+
 /// Returns what `work` does; an error in it names the layer.
 template <typename Work>
 auto InLayer(const std::string& layer, const Work& work) -> decltype(work()) {
@@ -45,6 +54,10 @@ auto InLayer(const std::string& layer, const Work& work) -> decltype(work()) {
   } catch (Error& error) {
     error.Name("layer '" + layer + "'");
     throw;
+  } catch (const std::bad_alloc&) {
+    error::ThrowOutOfMemory(layer);
+  } catch (const std::length_error&) {
+    error::ThrowOutOfMemory(layer);
   }
 }
 

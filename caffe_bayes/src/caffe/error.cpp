@@ -22,6 +22,12 @@ void Error::Name(const std::string& place) {
   *this = Error(file_, line_, place + ": " + message_);
 }
 
+void error::ThrowOutOfMemory(const std::string& layer) {
+  throw Error("", 0,
+              "layer '" + layer +
+                  "': out of memory; its sizes ask for more than there is");
+}
+
 void error::Thrower::operator&(const std::ostream& text) const {
   throw Error(file_, line_, static_cast<const Text&>(text).str());
 }

@@ -32,6 +32,9 @@ from bayescaffe.training.watch import Watch
 
 logger = logging.getLogger(__name__)
 
+_CAFFE_DIVERGED = "; did the training diverge?"
+"""How Caffe ends an error about numbers that are not finite."""
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -289,11 +292,15 @@ class _Run:
         column = next((name for name in row if not math.isfinite(row[name])), None)
         if column is None:
             return
-        good = self._last_good()
         name = column.replace(":", " of ").replace("_", " ")
-        raise BayesCaffeError(
-            f"{self.solver}: the training diverged and was stopped: {name} is {row[column]} at "
-            f"iteration {row['iteration']}. {self.watch.remedy(self.parser.rows)}\n"
+        what = f"{name} is {row[column]} at iteration {row['iteration']}"
+        raise BayesCaffeError(self._divergence(what))
+
+    def _divergence(self, what: str) -> str:
+        good = self._last_good()
+        return (
+            f"{self.solver}: the training diverged and was stopped: {what}. "
+            f"{self.watch.remedy(self.parser.rows)}\n"
             + (f"last good snapshot: {good.state}" if good else "no snapshot was written before")
             + f"\nlog: {self.log_path}"
         )
@@ -308,6 +315,9 @@ class _Run:
         said = [error.removeprefix("caffe: error: ") for error in self.parser.errors]
         if not said:
             said = [f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"]
+        # Caffe says so also of weights that it is given, before the first row.
+        if self.parser.rows and said[0].endswith(_CAFFE_DIVERGED):
+            return self._divergence(said[0].removesuffix(_CAFFE_DIVERGED))
         if self.message.solver_mode == self.message.GPU and "CUDA device" in said[0]:
             said[0] += f"; {argument('cpu', True)} computes on the CPU, though solver_mode is GPU"
         return "\n".join(

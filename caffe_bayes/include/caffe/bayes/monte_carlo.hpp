@@ -84,6 +84,10 @@ class MonteCarlo {
   int Portion() const;
   void Collect(int first, int count, const Inputs& inputs, const Kept& kept);
   void Load(int first, int count, Net<Dtype>* net) const;
+  /// Refuses an output with NaN or infinity. It begins with that of the image
+  /// number `first`; `net` is the copy that computed it.
+  void CheckOutput(const Dtype* output, size_t count, int first, uint64_t draw,
+                   const Net<Dtype>* net) const;
   /// Whether a layer writes where the images are.
   bool OverwritesEntries() const;
   bool RunDraws(const std::vector<uint64_t>& draws, int first, int count,
@@ -97,6 +101,9 @@ class MonteCarlo {
   std::vector<int> fixed_part_, random_part_;
   std::set<std::string> random_blobs_;
   std::vector<Entry> entries_;
+  /// The first of the layers that do not depend on the draw that gave NaN or
+  /// infinity; empty if none did.
+  std::string spoiled_;
   /// Copies of the random part, and how many images they take at once: whole
   /// batches of the net, if a layer mixes the images of a batch.
   std::vector<shared_ptr<Net<Dtype> > > workers_;

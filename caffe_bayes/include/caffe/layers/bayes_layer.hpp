@@ -76,6 +76,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   void Forward_cpu(const vector<Blob<Dtype>*>& bottom,
                    const vector<Blob<Dtype>*>& top) override {
     ForwardOnDevice(bottom, top);
+    CheckKL(top);
   }
   void Forward_gpu(const vector<Blob<Dtype>*>& bottom,
                    const vector<Blob<Dtype>*>& top) override {
@@ -130,6 +131,9 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   }
   /// Clears the KL top, if there is one, and tells what is to be added to it.
   vector<bayes::KLTerm<Dtype> > KLTerms(const Blobs& top) const;
+  /// Refuses NaN and infinity in the KL top, if there is one. Not on a GPU,
+  /// which would have to be waited for.
+  void CheckKL(const Blobs& top) const;
   /// Whether the batch is divided and the layer writes where its input is.
   bool DividesInPlace(const Blobs& bottom, const Blobs& top) const {
     return draws_.size() > 1 && bottom[0] == top[0];

@@ -22,11 +22,31 @@ inline void CheckLabel(Dtype label, int classes, int image, int place = 0,
              << " is " << label << ", but must be 0 to " << classes - 1;
 }
 
+/// An index of one of `count` things. Refuses what is none; `place` is where it
+/// stands in the bottom.
+template <typename Dtype>
+inline int CheckedIndex(Dtype index, int count, int place) {
+  CHECK(index >= 0 && index < count)
+      << "number " << place << " of the bottom is " << index
+      << ", but must be an index from 0 to " << count - 1;
+  return static_cast<int>(index);
+}
+
+/// Whether none of the numbers is NaN or infinite.
+template <typename Dtype>
+inline bool AllFinite(const Dtype* numbers, size_t count) {
+  // In a form that the compiler vectorises: infinity - infinity is NaN.
+  bool finite = true;
+  for (size_t i = 0; i < count; ++i) finite &= numbers[i] - numbers[i] == 0;
+  return finite;
+}
+
 /// Refuses NaN and infinity among the numbers of a layer's blob.
 template <typename Dtype>
 void CheckFinite(const Blob<Dtype>& blob, const std::string& layer,
                  int blob_id) {
   const Dtype* data = blob.cpu_data();
+  if (AllFinite(data, blob.count())) return;
   for (int i = 0; i < blob.count(); ++i) {
     if (std::isfinite(data[i])) continue;
     LOG(FATAL) << "blob " << blob_id << " of layer '" << layer << "' has "

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
+#include <new>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -10,6 +13,7 @@
 #include "caffe/bayes/layer_trait.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/engine/team.hpp"
+#include "caffe/util/checks.hpp"
 
 namespace caffe {
 namespace bayes {
@@ -54,6 +58,21 @@ int ItemSize(const Blob<Dtype>& blob) {
   return blob.num_axes() > 0 ? blob.count(1) : 1;
 }
 
+// The first of these layers with a top that is NaN or infinite somewhere; empty
+// if there is none.
+template <typename Dtype>
+std::string FirstNotFinite(const Net<Dtype>& net,
+                           const std::vector<int>& layers) {
+  for (int i : layers) {
+    for (const Blob<Dtype>* top : net.top_vecs()[i]) {
+      if (top->count() > 0 && !AllFinite(top->cpu_data(), top->count())) {
+        return net.layer_names()[i];
+      }
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 template <typename Dtype>
@@ -70,6 +89,9 @@ void MonteCarlo<Dtype>::CheckItems(const std::string& name) const {
     wrong = "the net has no blob '" + name + "'";
   } else if (net_->blob_by_name(name)->num_axes() == 0) {
     wrong = "the blob '" + name + "' is one number, not one for each image";
+  } else if (net_->blob_by_name(name)->count() == 0) {
+    wrong = "the blob '" + name + "' is empty: its shape is " +
+            net_->blob_by_name(name)->shape_string();
   } else if (net_->blob_by_name(name)->shape(0) != batch_) {
     wrong = "the blob '" + name + "' has " +
             std::to_string(net_->blob_by_name(name)->shape(0)) +
@@ -225,7 +247,13 @@ template <typename Dtype>
 void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
                                 const Kept& kept) {
   for (Entry& entry : entries_) {
-    entry.items.resize(static_cast<size_t>(count) * entry.size);
+    const size_t size = static_cast<size_t>(count) * entry.size;
+    try {
+      entry.items.resize(size);
+    } catch (const std::bad_alloc&) {
+      LOG(FATAL) << "out of memory: " << count << " images of the blob '"
+                 << entry.blob << "' take " << size * sizeof(Dtype) << " bytes";
+    }
   }
   std::map<std::string, const Dtype*> items;
   for (const auto& input : inputs) {
@@ -244,6 +272,11 @@ void MonteCarlo<Dtype>::Collect(int first, int count, const Inputs& inputs,
       std::copy_n(net_->blob_by_name(entry.blob)->cpu_data(),
                   static_cast<size_t>(now) * entry.size,
                   entry.items.data() + static_cast<size_t>(done) * entry.size);
+      if (spoiled_.empty() &&
+          !AllFinite(net_->blob_by_name(entry.blob)->cpu_data(),
+                     static_cast<size_t>(now) * entry.size)) {
+        spoiled_ = FirstNotFinite(*net_, fixed_part_);
+      }
     }
     for (const auto& keep : kept) {
       const Blob<Dtype>& blob = *net_->blob_by_name(keep.first);
@@ -273,6 +306,26 @@ void MonteCarlo<Dtype>::Load(int first, int count, Net<Dtype>* net) const {
 }
 
 template <typename Dtype>
+void MonteCarlo<Dtype>::CheckOutput(const Dtype* output, size_t count,
+                                    int first, uint64_t draw,
+                                    const Net<Dtype>* net) const {
+  if (AllFinite(output, count)) return;
+  size_t i = 0;
+  while (std::isfinite(output[i])) ++i;
+  std::string layer = spoiled_;
+  if (layer.empty() && net) {
+    std::vector<int> layers(net->layers().size());
+    std::iota(layers.begin(), layers.end(), 0);
+    layer = FirstNotFinite(*net, layers);
+  }
+  LOG(FATAL) << "the output '" << output_ << "' of image "
+             << first + i / ItemSize(*net_->blob_by_name(output_))
+             << " in draw " << draw << " is " << output[i]
+             << ", but must be finite; the first layer that is not is '"
+             << layer << "'";
+}
+
+template <typename Dtype>
 bool MonteCarlo<Dtype>::OverwritesEntries() const {
   for (int i : random_part_) {
     for (const std::string& top : net_->layers()[i]->layer_param().top()) {
@@ -296,6 +349,8 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   const double total = static_cast<double>(draws.size()) * images;
   const double before = static_cast<double>(draws.size()) * first;
   if (random_part_.empty()) {
+    CheckOutput(entries_[0].items.data(), count * size, first, draws[0],
+                nullptr);
     for (int d = 0; d < draws.size(); ++d) {
       std::copy_n(entries_[0].items.data(), count * size, place(d, 0));
     }
@@ -318,6 +373,7 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
     net->Forward();
     std::copy_n(net->blob_by_name(output_)->cpu_data(), now * size,
                 place(draw, from));
+    CheckOutput(place(draw, from), now * size, first + from, draws[draw], net);
     done += now;
     // Progress is reported in the caller's own thread.
     if (std::this_thread::get_id() == caller &&

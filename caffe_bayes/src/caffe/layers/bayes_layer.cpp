@@ -1,6 +1,7 @@
 #include "caffe/layers/bayes_layer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -261,6 +262,9 @@ bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
     uncertainty.taus.push_back(draws_[0].posteriors[i].Tau());
     if (owns_[i]) uncertainty.kl += draws_[0].posteriors[i].KL();
   }
+  CHECK(!std::isinf(uncertainty.kl))
+      << "layer '" << this->layer_param_.name() << "': its KL overflows with "
+      << "tau = " << uncertainty.taus[0] << "; did the training diverge?";
   return uncertainty;
 }
 
@@ -333,6 +337,15 @@ vector<bayes::KLTerm<Dtype> > BayesLayer<Base, Dtype>::KLTerms(
     if (KLScale(i) != 0) terms[i] = {KLScale(i), top[kl_top_]};
   }
   return terms;
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::CheckKL(const Blobs& top) const {
+  if (kl_top_ < 0) return;
+  const Dtype kl = top[kl_top_]->cpu_data()[0];
+  CHECK(std::isfinite(kl)) << "layer '" << this->layer_param_.name()
+                           << "': its KL is " << kl
+                           << ", but must be finite; did the training diverge?";
 }
 
 template <template <typename> class Base, typename Dtype>
