@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import products
 from bayescaffe.common import provenance
+from bayescaffe.common.files import scratch_file
 from nets import NETS, prototxt
 
 REPO = Path(__file__).resolve().parent.parent
@@ -383,7 +384,8 @@ def write_into(page: Path, text: str) -> None:
     before, mark, _ = page.read_text().partition(MARK)
     if not mark:
         sys.exit(f"bench: {page} has no line {MARK.strip()!r}")
-    page.write_text(f"{before}{mark}\n{text}")
+    with scratch_file(page) as scratch:
+        scratch.write_text(f"{before}{mark}\n{text}")
 
 
 def scaling(path: str, quick: bool) -> list[dict]:
@@ -489,7 +491,8 @@ def main() -> None:
                 show(title, scaling_table(results["lenet scaling"]))
     print(aims(results))
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(results, indent=2) + "\n")
+    with scratch_file(options.json) as scratch:
+        scratch.write_text(json.dumps(results, indent=2) + "\n")
     print(f"Written to {options.json}")
     if options.into:
         write_into(options.into, "\n".join([origin(results), aims(results), *tables]))

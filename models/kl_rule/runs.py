@@ -11,6 +11,7 @@ from pathlib import Path
 import bayescaffe
 import numpy as np
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import scratch_file
 from bayescaffe.net.posterior import inspect
 from bayescaffe.stats.metrics import nll
 from setups import SETUPS, Setup, prepare
@@ -112,7 +113,8 @@ def _trained(run: Run, setup: Setup, data: Path, out: Path) -> dict:
     passes = 1 if run.kind == "stock" else DRAWS
     draws = bayescaffe.sample(net, images, passes, weights=trained.snapshot, progress=False)
     mean = np.asarray(draws.probabilities).mean(axis=0)
-    np.savez(folder / "predictive.npz", probabilities=mean, labels=draws.labels)
+    with scratch_file(folder / "predictive.npz") as scratch, scratch.open("wb") as file:
+        np.savez(file, probabilities=mean, labels=draws.labels)
     _tidy(folder, keep=run.kind == "stock")
     error = float((mean.argmax(axis=1) != draws.labels).mean())
     return found | {"error": error, "nll": nll(mean, draws.labels), "images": len(mean)}

@@ -221,11 +221,13 @@ def _prepare_folder(run: Run) -> tuple[Path, int]:
             shutil.rmtree(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
     solver_file = run.folder / "solver.prototxt"
-    solver_file.write_text(text)
+    with scratch_file(solver_file) as scratch:
+        scratch.write_text(text)
     if not made.is_file():
         commit = provenance.commit(Path(__file__).parent)
         origin = {"inputs": inputs, "commit": commit, "machine": provenance.machine()}
-        made.write_text(json.dumps(origin) + "\n")
+        with scratch_file(made) as scratch:
+            scratch.write_text(json.dumps(origin) + "\n")
     return solver_file, solver.max_iter
 
 

@@ -10,7 +10,8 @@ from random import Random
 
 import numpy as np
 from bayescaffe import load_draws
-from bayescaffe.net.messages import read_state, read_weights
+from bayescaffe.common.pycaffe import read_binary
+from bayescaffe.net.messages import read_weights
 from trial import BAYESCAFFE, CAFFE, Outcome, Trial, run
 from world import ITERATIONS, World, remove
 
@@ -87,7 +88,7 @@ def _numbers(path: Path) -> Iterator[bytes]:
         for layer in read_weights(path):
             yield from (blob.tobytes() for blob in layer.blobs)
     elif path.suffix == ".solverstate":
-        state = read_state(path)
+        state = read_binary(path, "SolverState", "solver state")
         yield str(state.iter).encode()
         yield from (np.array(blob.data).tobytes() for blob in state.history)
     elif path.suffix == ".npz":

@@ -392,7 +392,7 @@ def test_interrupt_leaves_what_was_there(tmp_path, source, interrupt_writing):
     assert_only_results(out)
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+@pytest.mark.parametrize("renames", range(9))
 def test_interrupt_between_renames_is_put_right(tmp_path, source, monkeypatch, renames):
     out = tmp_path / "out"
     data.prepare_idx(source, out)

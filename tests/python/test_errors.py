@@ -262,18 +262,20 @@ def resume_from_nowhere(digits, trained, folder):
 
 def resume_from_no_hdf5(digits, trained, folder):
     path = folder / "nowhere.solverstate.h5"
-    return Case(small_net(digits, None), f"Couldn't open solver state file {path}", resume=path)
+    return Case(
+        small_net(digits, None), f"{path}: damaged, not there, or no HDF5 file", resume=path
+    )
 
 
 def truncate_state(digits, trained, folder):
     source = trained / "run_iter_2.solverstate"
     path = truncated(source, folder / "cut.solverstate", source.stat().st_size // 2)
-    return Case(small_net(digits, None), f"Failed to parse SolverState file: {path}", resume=path)
+    return Case(small_net(digits, None), f"{path}: damaged, or no solver state", resume=path)
 
 
 def empty_state(digits, trained, folder):
     path = truncated(trained / "run_iter_2.solverstate", folder / "empty.solverstate", 0)
-    return Case(small_net(digits, None), f"{path}: Incorrect length of history", resume=path)
+    return Case(small_net(digits, None), f"{path}: not complete", resume=path)
 
 
 def resume_another_net(digits, trained, folder):

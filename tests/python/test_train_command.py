@@ -375,7 +375,7 @@ def test_what_makes_a_snapshot_bad(tmp_path, solver):
     next(layer for layer in net.layer if layer.name == "out").blobs[0].data[3] = float("nan")
     spoil(model, net.SerializeToString(), "layer 'out' are not finite")
     model.unlink()
-    with pytest.raises(FileNotFoundError, match="run_iter_40.caffemodel"):
+    with pytest.raises(BayesCaffeError, match="File not found: .*run_iter_40.caffemodel"):
         read_snapshot(state)
     skipped = []
     assert newest_snapshot(tmp_path / "run", skipped.append).iteration == 20

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import scratch_file
 from bayescaffe.common.reading import parse_json, read_text
 from bayescaffe.data.interface import Shape
 
@@ -53,9 +54,8 @@ def description_path(lmdb: str | os.PathLike) -> Path:
 
 def write_description(lmdb: Path, description: Description) -> None:
     """Write the description into an LMDB's folder."""
-    description_path(lmdb).write_text(
-        json.dumps(asdict(description), indent=2) + "\n", encoding="utf-8"
-    )
+    with scratch_file(description_path(lmdb)) as scratch:
+        scratch.write_text(json.dumps(asdict(description), indent=2) + "\n", encoding="utf-8")
 
 
 def read_description(lmdb: str | os.PathLike) -> Description | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument
-from bayescaffe.common.files import scratch_dir
+from bayescaffe.common.files import put_in_place, scratch_dir, scratch_file
 from bayescaffe.common.reading import parse_json, read_text
 from bayescaffe.data.description import Description, read_description, write_description
 from bayescaffe.data.interface import Images, Shape
@@ -165,15 +165,15 @@ def _list_of(reasons: Sequence[str], what: str) -> str:
 def _put_in_place(scratch: Path, out: Path, record: dict) -> None:
     # Several directories cannot be renamed at once. If this is cut short, the record has only a
     # name: the next run knows that the LMDBs are its own, and that it must rebuild them.
-    _write_record(scratch, out, {"name": record["name"]})
+    _write_record(out, {"name": record["name"]})
     for name in SPLITS:
         lmdb = f"{name}_lmdb"
         if (out / lmdb).exists():
             os.rename(out / lmdb, scratch / f"old-{lmdb}")
         if (scratch / lmdb).exists():
-            os.rename(scratch / lmdb, out / lmdb)
-    os.replace(scratch / MEAN, out / MEAN)
-    _write_record(scratch, out, record)
+            put_in_place(scratch / lmdb, out / lmdb)
+    put_in_place(scratch / MEAN, out / MEAN)
+    _write_record(out, record)
 
 
 def is_complete(out: Path, record: dict | None, request: dict) -> bool:
@@ -237,9 +237,9 @@ def read_record(out: Path) -> dict | None:
     return record if isinstance(record, dict) else {}
 
 
-def _write_record(scratch: Path, out: Path, record: dict) -> None:
-    (scratch / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-    os.replace(scratch / RECORD, out / RECORD)
+def _write_record(out: Path, record: dict) -> None:
+    with scratch_file(out / RECORD) as scratch:
+        scratch.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def read_set(out: Path, record: dict, skipped: Sequence[str] = ()) -> Dataset:

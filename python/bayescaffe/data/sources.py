@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError, argument
-from bayescaffe.common.files import scratch_dir
+from bayescaffe.common.files import put_in_place, scratch_dir
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data import cifar10, idx
 
@@ -224,7 +224,7 @@ def _put_in_cache(path: Path, cache: Path) -> None:
     # A damaged file that is plain would be preferred to a good one that is gzipped, so it goes.
     stem = path.name.removesuffix(".gz")
     (cache / stem).unlink(missing_ok=True)
-    os.replace(path, cache / path.name)
+    put_in_place(path, cache / path.name)
 
 
 def download(url: str, path: Path, progress: bool) -> None:

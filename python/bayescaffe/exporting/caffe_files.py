@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayescaffe.common.files import scratch_file
-from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.common.pycaffe import import_pycaffe, write_caffemodel
 from bayescaffe.exporting.stock import StockLayer
 
 
@@ -30,8 +30,7 @@ def write_caffe(layers: Sequence[StockLayer], name: str, facts: dict[str, str], 
             blob = message.blobs.add()
             blob.shape.dim.extend(array.shape)
             blob.data.extend(array.ravel().tolist())  # twice as fast as the array itself
-    with scratch_file(caffemodel) as scratch:
-        scratch.write_bytes(net.SerializeToString())
+    write_caffemodel(net, caffemodel)
     return [prototxt, caffemodel]
 
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.common.files import scratch_file
-from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.common.pycaffe import import_pycaffe, write_caffemodel
 from bayescaffe.common.reading import read_bytes
 from bayescaffe.net.building import caffe_errors, make_net
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs, stock_type
@@ -82,5 +81,4 @@ def _upgraded(weights: str | os.PathLike, without: Sequence[str]):
 
 def _write(model, out: Path) -> None:
     model.ClearField("inference")  # the net that it carries is the one before
-    with scratch_file(out) as scratch:
-        scratch.write_bytes(model.SerializeToString())
+    write_caffemodel(model, out)

@@ -118,15 +118,6 @@ def read_mean(path: str | os.PathLike) -> np.ndarray:
     return mean
 
 
-def read_state(path: str | os.PathLike):
-    """The `SolverState` in a snapshot."""
-    state = read_binary(path, "SolverState", "solver state")
-    # Written last, so that a file without it is not complete.
-    if not state.HasField("current_step"):
-        raise BayesCaffeError(f"{path}: not complete")
-    return state
-
-
 def _weights(blob, caffemodel: str | os.PathLike, layer: str) -> np.ndarray:
     # Caffe saves the noise of a Bayesian layer without its numbers, unless it is asked for them.
     has_numbers = blob.data or blob.double_data

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.common.files import scratch_file
-from bayescaffe.common.pycaffe import read_binary
+from bayescaffe.common.pycaffe import read_binary, write_caffemodel
 from bayescaffe.data.arrays import checked_order
 from bayescaffe.net.image_input import read_input, to_carry
 from bayescaffe.net.inference_net import inference_net
@@ -73,6 +72,5 @@ def _write(weights: Path, carried, out: Path) -> Path:
         )
     net = read_binary(weights, "NetParameter", "caffemodel")
     net.inference.CopyFrom(carried)
-    with scratch_file(out) as scratch:
-        scratch.write_bytes(net.SerializeToString())
+    write_caffemodel(net, out)
     return out

@@ -33,6 +33,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
+from bayescaffe.common.files import scratch_file
 from bayescaffe.stats import intervals
 
 if TYPE_CHECKING:
@@ -444,9 +445,10 @@ def paper_figures(
     def save(name: str, figure: Figure) -> None:
         for suffix in formats:
             path = out / f"{name}.{suffix}"
-            with matplotlib.rc_context(STYLE):
-                # Without the date, the same data gives the same bytes.
-                figure.savefig(path, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
+            # Without the date, the same data gives the same bytes.
+            metadata = {"Date": None} if suffix == "svg" else None
+            with matplotlib.rc_context(STYLE), scratch_file(path) as scratch:
+                figure.savefig(scratch, format=suffix, dpi=160, metadata=metadata)
             written.append(path)
 
     save("softplus", plot_softplus().figure)

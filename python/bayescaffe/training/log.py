@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import scratch_file, without_links
 from bayescaffe.common.reading import open_regular
 
 COLUMNS = (
@@ -227,19 +228,19 @@ class CurveWriter:
     def add(self, row: dict[str, float]) -> None:
         """Write `row`, which is the last of the parser's rows."""
         if set(row) <= set(self._header):
-            with self._path.open("a", newline="") as file:
+            with open(self._path, "a", newline="", opener=without_links) as file:
                 csv.writer(file, lineterminator="\n").writerow(self._cells(row))
         else:
             self._rewrite()
 
     def _rewrite(self) -> None:
         self._header = columns(self._rows)
-        aside = self._path.with_name(self._path.name + ".tmp")
-        with aside.open("w", newline="") as file:
+        # What an earlier version left when it was killed.
+        self._path.with_name(self._path.name + ".tmp").unlink(missing_ok=True)
+        with scratch_file(self._path) as scratch, scratch.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self._header)
             writer.writerows(map(self._cells, self._rows))
-        aside.replace(self._path)
 
     def _cells(self, row: dict[str, float]) -> list[float | str]:
         return [row.get(name, "") for name in self._header]

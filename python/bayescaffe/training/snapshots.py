@@ -1,17 +1,15 @@
 """Finds the snapshots of `caffe train` and checks that they are complete."""
 
+import contextlib
 import os
 import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.common.reading import open_regular
-from bayescaffe.net.messages import read_message, read_state, read_weights
+from bayescaffe.common.errors import BayesCaffeError, argument
+from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.net.messages import read_message
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,8 @@ class Snapshot:
     iteration: int
     state: Path
     model: Path
+    training: int | None
+    """What tells it from those of other trainings; None if an older version wrote it."""
 
 
 def snapshot_prefix(solver_path: str | os.PathLike, solver) -> Path:
@@ -56,41 +56,61 @@ def list_states(prefix: Path) -> list[Path]:
         return []
     paths = [path for path in prefix.parent.iterdir() if _iteration(prefix, path) is not None]
     return sorted(
-        paths, key=lambda path: (path.stat().st_mtime_ns, _iteration(prefix, path)), reverse=True
+        filter(Path.is_file, paths),
+        key=lambda path: (path.stat().st_mtime_ns, _iteration(prefix, path)),
+        reverse=True,
     )
 
 
-def newest_snapshot(prefix: Path, skipped: Callable[[str], None]) -> Snapshot | None:
-    """The newest good snapshot. `skipped` is called with the fault of each newer one."""
+def newest_snapshot(
+    prefix: Path, skipped: Callable[[str], None], training: int | None = None
+) -> Snapshot | None:
+    """The newest good snapshot. `skipped` is called with the fault of each newer one.
+
+    Args:
+        training: the `training_hash` of the solver, for snapshots of no other training.
+
+    Raises:
+        BayesCaffeError: all that are good are of another training, which must not be overwritten.
+    """
+    others = []
     for path in list_states(prefix):
         try:
-            return read_snapshot(path)
+            found = read_snapshot(path)
         except (BayesCaffeError, OSError) as error:
             skipped(str(error))
+            continue
+        if training is None or found.training in (None, training):
+            return found
+        others.append(path)
+        skipped(f"{path}: of another training, which had another net or solver")
+    if others:
+        raise BayesCaffeError(
+            f"{others[0]}: of another training, which had another net or solver. Give the solver "
+            f"another snapshot_prefix, or start from scratch without {argument('resume')}"
+        )
     return None
 
 
 def read_snapshot(state: Path) -> Snapshot:
-    """Check that a solver state and its caffemodel are complete and hold finite numbers."""
-    iteration = int(re.search(r"_iter_(\d+)\.", state.name)[1])
-    if state.suffix == ".h5":
-        model = state.with_name(state.name.replace(".solverstate", ".caffemodel"))
-        for path in (state, model):
-            _check_hdf5(path)
-        return Snapshot(iteration, state, model)
-    message = read_state(state)
-    model = Path(message.learned_net)
-    # The solver has a history of each learned blob (Adam has two), so a caffemodel that was cut
-    # off between two layers is noticed, too.
-    layers = read_weights(model)
-    blobs = Counter(blob.shape for layer in layers for blob in layer.blobs)
-    histories = Counter(tuple(blob.shape.dim) for blob in message.history)
-    if any(count > 2 * blobs[shape] for shape, count in histories.items()):
-        raise BayesCaffeError(f"{model}: it lacks layers that {state.name} has")
-    for layer in layers:
-        if not all(np.isfinite(blob).all() for blob in layer.blobs):
-            raise BayesCaffeError(f"{model}: the weights of layer '{layer.name}' are not finite")
-    return Snapshot(iteration, state, model)
+    """Check that a solver state and its weights are complete, finite and belong together."""
+    with _caffe_says():
+        iteration, model, training = import_pycaffe("caffe").check_snapshot(str(state))
+    return Snapshot(iteration, state, Path(model), training)
+
+
+def training_hash(solver_path: str | os.PathLike) -> int:
+    """What tells the snapshots of a solver from those of other trainings."""
+    with _caffe_says():
+        return import_pycaffe("caffe").training_hash(str(solver_path))
+
+
+@contextlib.contextmanager
+def _caffe_says() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # caffe.Error is a RuntimeError
+        raise BayesCaffeError(str(error)) from error
 
 
 def _iteration(prefix: Path, path: Path) -> int | None:
@@ -98,12 +118,3 @@ def _iteration(prefix: Path, path: Path) -> int | None:
         return None
     found = re.fullmatch(r"_iter_(\d+)\.solverstate(?:\.h5)?", path.name[len(prefix.name) :])
     return int(found[1]) if found else None
-
-
-def _check_hdf5(path: Path) -> None:
-    # The superblock tells where the file ends.
-    with open_regular(path) as file:
-        head = file.read(48)
-    end = int.from_bytes(head[40:48], "little")
-    if head[:8] != b"\x89HDF\r\n\x1a\n" or len(head) < 48 or path.stat().st_size < end:
-        raise BayesCaffeError(f"{path}: damaged, or no HDF5 file")

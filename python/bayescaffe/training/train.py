@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import logging
 import math
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bayescaffe.common.errors import BayesCaffeError, argument
+from bayescaffe.common.files import errors_name, scratch_file, without_links
 from bayescaffe.common.pycaffe import caffe_tool
 from bayescaffe.net.checking import Finding
 from bayescaffe.net.messages import read_message
@@ -26,6 +28,7 @@ from bayescaffe.training.snapshots import (
     newest_snapshot,
     read_snapshot,
     snapshot_prefix,
+    training_hash,
 )
 from bayescaffe.training.view import TrainingView
 from bayescaffe.training.watch import Watch
@@ -80,7 +83,8 @@ def train(
     The log `train.log` and the learning curve `curve.csv` grow while it runs.
 
     Args:
-        resume: continue from the newest good snapshot, or start from scratch if there is none.
+        resume: continue from the newest good snapshot, or start from scratch if there is none. One
+            of another net or solver is not taken; caffe_bayes/README.md lists what may differ.
         weights: a caffemodel to start from.
         test_draws: at each test, also test the mean prediction of this many draws.
         gpu: the number of a GPU, several ("0,1") or "all"; by default `solver_mode` of the solver
@@ -111,7 +115,7 @@ def train(
     # Without its folder Caffe fails only when it writes the first snapshot, which may be the last.
     for path in (folder, prefix.parent):
         path.mkdir(parents=True, exist_ok=True)
-    start = _starting_point(prefix, resume, weights)
+    start = _starting_point(solver, prefix, resume, weights)
     watch = Watch(solver, message)
     with _open_log(folder / "train.log", folder / "curve.csv", start, prefix) as (log, parser):
         run = _Run(solver, message, start, log, parser, folder, watch)
@@ -150,18 +154,22 @@ def _check_data(message) -> None:
 
 
 def _starting_point(
-    prefix: Path, resume: bool, weights: str | os.PathLike | None
+    solver: Path, prefix: Path, resume: bool, weights: str | os.PathLike | None
 ) -> Snapshot | None:
     """The snapshot to resume from, if any. Logs what the user may not expect."""
+    states = list_states(prefix)
     if not resume:
-        if states := list_states(prefix):
+        if states:
             logger.warning(
                 "Starting from scratch: this overwrites the snapshots of an earlier training. "
                 "The newest is %s; %s continues from it.",
                 *(states[0], argument("resume", True)),
             )
         return None
-    start = newest_snapshot(prefix, lambda why: logger.warning("Snapshot skipped: %s", why))
+    start = None
+    if states:
+        skipped = functools.partial(logger.warning, "Snapshot skipped: %s")
+        start = newest_snapshot(prefix, skipped, training_hash(solver))
     if start is None:
         logger.warning(
             "There is no good snapshot %s_iter_*.solverstate to resume from: starting from %s",
@@ -174,6 +182,16 @@ def _starting_point(
 
 
 @contextlib.contextmanager
+def _closing(log: TextIO) -> Iterator[TextIO]:
+    try:
+        yield log
+    finally:
+        # Each line was written at once, so an error would be one that was told.
+        with contextlib.suppress(OSError):
+            log.close()
+
+
+@contextlib.contextmanager
 def _open_log(
     path: Path, curve: Path, start: Snapshot | None, prefix: Path
 ) -> Iterator[tuple[TextIO, LogParser]]:
@@ -182,7 +200,7 @@ def _open_log(
     The log and the curve of another training are kept as train.old.log and curve.old.csv.
     """
     parser = LogParser()
-    with path.open("a+") as log:
+    with _closing(open(path, "a+", opener=without_links)) as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -198,7 +216,8 @@ def _open_log(
         else:
             for old in (path, curve):
                 if old.is_file() and old.stat().st_size:
-                    shutil.copyfile(old, old.with_name(f"{old.stem}.old{old.suffix}"))
+                    with scratch_file(old.with_name(f"{old.stem}.old{old.suffix}")) as kept:
+                        shutil.copyfile(old, kept)
             log.truncate(0)
         yield log, parser
 
@@ -223,6 +242,8 @@ class _Run:
         self.parser = parser
         self.log_path = folder / "train.log"
         self.curve_path = folder / "curve.csv"
+        os.utime(self.log_path)
+        self.start_time = self.log_path.stat().st_mtime_ns
         self.watch = watch
 
     def run(self, command: list[str], progress: bool) -> TrainingResult:
@@ -281,11 +302,16 @@ class _Run:
         if net is None:
             return
         with contextlib.suppress(BayesCaffeError, OSError):
-            pack_snapshots(net, self.parser.models)
+            pack_snapshots(net, list(filter(self._is_new, self.parser.models)))
+
+    def _is_new(self, path: Path) -> bool:
+        """Whether this run has written a file, and not only said that it would."""
+        return path.is_file() and path.stat().st_mtime_ns >= self.start_time
 
     def _keep(self, line: str) -> list[dict[str, float]]:
-        self.log.write(line)
-        self.log.flush()
+        with errors_name(self.log_path):
+            self.log.write(line)
+            self.log.flush()
         return self.parser.feed(line)
 
     def _stop_if_diverged(self, row: dict[str, float]) -> None:

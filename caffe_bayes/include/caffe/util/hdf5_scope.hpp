@@ -6,9 +6,11 @@
 
 #include <hdf5.h>
 
+#include <algorithm>
 #include <string>
 
 #include "caffe/common.hpp"
+#include "caffe/util/atomic_file.hpp"
 
 namespace caffe {
 
@@ -24,6 +26,44 @@ class HDF5Closer {
 
  private:
   const hid_t id_;
+};
+
+/**
+ * @brief An HDF5 file in memory, which Save writes at once.
+ *
+ * HDF5 itself does not tell why it cannot write a file, such as a full disk.
+ */
+class HDF5Image {
+ public:
+  HDF5Image() : id_(Create()), closer_(id_) {
+    CHECK_GE(id_, 0) << "Failed to make an HDF5 file in memory";
+  }
+
+  hid_t id() const { return id_; }
+
+  void Save(const std::string& filename) const {
+    H5Fflush(id_, H5F_SCOPE_GLOBAL);
+    std::string content(
+        std::max<ssize_t>(H5Fget_file_image(id_, nullptr, 0), 0), 0);
+    CHECK_GT(H5Fget_file_image(id_, &content[0], content.size()), 0)
+        << filename << ": Failed to make the HDF5 file";
+    AtomicFile file(filename);
+    file.Write(content.data(), content.size());
+    file.Commit();
+  }
+
+ private:
+  static hid_t Create() {
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    const HDF5Closer access_closer(access);
+    const size_t kGrowth = 1 << 20;
+    const bool kOnDisk = false;
+    H5Pset_fapl_core(access, kGrowth, kOnDisk);
+    return H5Fcreate("image", H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  }
+
+  const hid_t id_;
+  const HDF5Closer closer_;
 };
 
 /// Adds a dataset without numbers.

@@ -1,0 +1,57 @@
+#ifndef CAFFE_UTIL_SNAPSHOT_HPP_
+#define CAFFE_UTIL_SNAPSHOT_HPP_
+
+// What a snapshot tells of itself, so that one that is cut off, damaged or put
+// together from two is noticed: caffe.proto has the fields.
+
+#include <string>
+#include <vector>
+
+#include "caffe/blob.hpp"
+#include "caffe/proto/caffe.pb.h"
+
+namespace caffe {
+
+/// How much a caffemodel holds. It is written first, so that a file which ends
+/// between two layers has it.
+NetExtent ExtentOf(const NetParameter& net);
+
+/// Throws if a caffemodel holds less, or more, than was written; then forgets
+/// the extent. Files of stock Caffe have none.
+void CheckExtent(const std::string& filename, NetParameter* net);
+
+/// A hash of what determines the result of a training: the train net without
+/// the places of its data, and the solver without `MayDiffer`.
+uint64_t TrainingHash(const SolverParameter& solver);
+
+/// The fields of a solver that may differ when a training resumes.
+std::vector<std::string> MayDiffer();
+
+/// Adds the hash of the state and of the weights in its `learned_net`.
+void AddHash(SolverState* state);
+
+/// The state of a solver that does not keep more than blobs of history.
+template <typename Dtype>
+SolverState MakeState(int iter, int current_step, const std::string& model,
+                      uint64_t training,
+                      const std::vector<shared_ptr<Blob<Dtype>>>& history) {
+  SolverState state;
+  state.set_iter(iter);
+  state.set_learned_net(model);
+  state.set_current_step(current_step);
+  for (const shared_ptr<Blob<Dtype>>& blob : history) {
+    blob->ToProto(state.add_history());
+  }
+  state.set_training(training);
+  AddHash(&state);
+  return state;
+}
+
+/// Throws unless a solver state, of any format, and its weights are complete,
+/// finite and belong together.
+/// @return the state
+SolverState CheckSnapshot(const std::string& state_file);
+
+}  // namespace caffe
+
+#endif  // CAFFE_UTIL_SNAPSHOT_HPP_

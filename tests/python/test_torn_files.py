@@ -1,0 +1,649 @@
+"""Nothing torn: a full disk, a kill and a planted link leave no half of a file, and what is
+damaged all the same is refused, not taken for a smaller net or another training."""
+
+import contextlib
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import scratch_dir, scratch_file
+from bayescaffe.net.messages import read_weights
+from bayescaffe.training.snapshots import newest_snapshot, read_snapshot
+from bayescaffe.training.train import train
+from conftest import (
+    CAFFE,
+    PLAIN_ENVIRONMENT,
+    caffe,
+    make_net,
+    save_weights,
+    small_net,
+    write_solver,
+)
+
+pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+
+from caffe.proto import caffe_pb2  # noqa: E402
+
+BAYES = "kl_weight: 0.01 dataset_size: 330"
+FORMATS = {"BINARYPROTO": "", "HDF5": ".h5"}
+
+
+def contents(folder):
+    """All files of a folder, hidden ones too, but not the log and the curve."""
+    names = {"train.log", "curve.csv", "train.old.log", "curve.old.csv"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in names}
+
+
+def hidden(folder):
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+# ---- Files that Python writes
+
+
+def test_a_file_is_replaced_when_it_is_complete(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), scratch_file(path) as scratch:
+        scratch.write_text("half")
+        raise ZeroDivisionError
+    assert contents(tmp_path) == {"file": b"old"}
+    with scratch_file(path) as scratch:
+        scratch.write_text("new")
+        assert path.read_text() == "old"
+    assert contents(tmp_path) == {"file": b"new"}
+
+
+def test_content_and_name_are_on_the_disk(tmp_path, monkeypatch):
+    """The file is synced before it is renamed, and its folder afterwards."""
+    done = []
+    rename, sync = os.rename, os.fsync
+    monkeypatch.setattr(os, "rename", lambda *names: (done.append("rename"), rename(*names)))
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (done.append(os.readlink(f"/proc/self/fd/{file}")), sync(file))
+    )
+    with scratch_file(tmp_path / "file") as scratch:
+        scratch.write_text("text")
+    assert done == [str(scratch), "rename", str(tmp_path)]
+
+
+def test_temporary_names_cannot_be_guessed(tmp_path):
+    names = []
+    for _ in range(2):
+        with scratch_file(tmp_path / "file") as scratch, scratch_dir(tmp_path / "out") as folder:
+            assert scratch.stat().st_size == 0  # it is there, so nobody can plant a link
+            names += [scratch.name, folder.name]
+    assert len(set(names)) == 4
+    assert all(re.search("[0-9a-f]{16}", name) for name in names)
+
+
+def test_remains_go_and_files_that_are_being_written_stay(tmp_path):
+    left = [".file.0123456789abcdef.tmp", ".file.4711.tmp"]
+    kept = [".file.mine.tmp", ".other.4711.tmp", "file.tmp"]
+    for name in (*left, *kept):
+        (tmp_path / name).write_text("half")
+    with scratch_file(tmp_path / "file") as first:
+        first.write_text("first")
+        with scratch_file(tmp_path / "file") as second:
+            assert first.exists()
+            second.write_text("second")
+    assert contents(tmp_path).keys() == {"file", *kept}
+    assert (tmp_path / "file").read_text() == "first"
+
+
+def test_a_pipe_is_written_in_place():
+    with scratch_file(Path("/dev/full")) as scratch, pytest.raises(OSError, match="No space left"):
+        scratch.write_text("text")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    program = f"""
+import resource
+from pathlib import Path
+from bayescaffe.common.files import scratch_file
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+with scratch_file(Path({str(path)!r})) as scratch:
+    scratch.write_text("new" * 100)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1 and f"File too large: '{path}'" in done.stderr
+    assert contents(tmp_path) == {"file": b"old"}
+
+
+# ---- Links
+
+
+def test_train_writes_through_no_link(tmp_path, digits):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    solver = write_solver(folder, small_net(digits, BAYES), 2, snapshot=1)
+    for name in ("curve.csv", "curve.csv.tmp", "curve.old.csv", "train.old.log"):
+        (folder / name).symlink_to(precious)
+    for suffix in ("caffemodel", "solverstate", "tempfile"):
+        (folder / f"run_iter_0.{suffix}").symlink_to(precious)
+        (folder / f"run_iter_1.{suffix}").symlink_to(precious)
+    (folder / "train.log").write_text("an old log\n")
+    result = train(solver, progress=False)
+    assert precious.read_text() == "mine"
+    assert result.snapshot.is_file() and not result.curve.is_symlink()
+    assert not (folder / "curve.csv.tmp").is_symlink()
+    assert not (folder / "run_iter_1.caffemodel").is_symlink()
+    assert (folder / "train.old.log").read_text() == "an old log\n"
+    result.log.unlink()
+    result.log.symlink_to(precious)
+    with pytest.raises(BayesCaffeError, match=f"train.log: a symbolic link; .* {precious}"):
+        train(solver, progress=False)
+    assert precious.read_text() == "mine"
+
+
+# ---- A full disk
+
+
+def small_solver(folder, digits, name="run", seed=1, **options):
+    options = {"snapshot": 1, "random_seed": seed, **options}
+    return write_solver(folder, small_net(digits, BAYES), 2, name, **options)
+
+
+def limited(limit, solver):
+    """`caffe train` that cannot write larger files."""
+    return subprocess.run(
+        [CAFFE, "train", "-solver", solver],
+        capture_output=True,
+        text=True,
+        env={**PLAIN_ENVIRONMENT, "GLOG_logtostderr": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+
+
+@pytest.mark.parametrize("snapshot_format", FORMATS)
+def test_a_file_that_cannot_be_written_leaves_the_old_pair(tmp_path, digits, snapshot_format):
+    suffix = FORMATS[snapshot_format]
+    solver = small_solver(tmp_path, digits, snapshot_format=snapshot_format)
+    assert caffe("train", "-solver", solver).returncode == 0
+    sizes = {
+        kind: (tmp_path / f"run_iter_1.{kind}{suffix}").stat().st_size
+        for kind in ("caffemodel", "solverstate")
+    }
+    small_solver(tmp_path, digits, seed=2, snapshot_format=snapshot_format)
+    before = contents(tmp_path)
+    # The larger of the two is the one that fails, be it the first or the second.
+    larger = max(sizes, key=sizes.get)
+    for limit in (1000, max(sizes.values()) - 1):
+        done = limited(limit, solver)
+        named = "caffemodel" if limit < min(sizes.values()) else larger
+        assert done.returncode == 1
+        assert (
+            f"caffe: error: {tmp_path}/run_iter_1.{named}{suffix}: File too large\n" in done.stderr
+        )
+        assert contents(tmp_path) == before
+
+
+@contextlib.contextmanager
+def small_disk(folder, size):
+    """A file system of `size` bytes."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("fits, fails", [((), "caffemodel"), (("caffemodel",), "solverstate")])
+def test_a_full_disk_leaves_the_old_pair(tmp_path, digits, fits, fails):
+    """Be it full at the first file or at the second."""
+    disk = tmp_path / "disk"
+    with small_disk(disk, 2**20):
+        solver = small_solver(disk, digits)
+        assert caffe("train", "-solver", solver).returncode == 0
+        small_solver(disk, digits, seed=2)
+        page = os.statvfs(disk).f_frsize
+        sizes = [(disk / f"run_iter_1.{kind}").stat().st_size for kind in fits]
+        room = sum(-(-size // page) for size in sizes) + 1
+        fill(disk, room)
+        before = contents(disk)
+        done = caffe("train", "-solver", solver)
+        assert done.returncode == 1
+        says = f"caffe: error: {disk}/run_iter_1.{fails}: No space left on device\n"
+        assert says in done.stdout
+        assert contents(disk) == before
+        assert read_snapshot(disk / "run_iter_1.solverstate").iteration == 1
+
+
+def test_pycaffe_saves_in_the_same_way(tmp_path, digits):
+    net = make_net(tmp_path, small_net(digits, BAYES))
+    for save in (net.save, net.save_hdf5):
+        with pytest.raises(pycaffe.Error, match="^/dev/full: No space left on device$"):
+            save("/dev/full")
+        with pytest.raises(pycaffe.Error, match="^/nowhere/file: No such file or directory$"):
+            save("/nowhere/file")
+        save(str(tmp_path / "file"))
+        assert hidden(tmp_path) == []
+        net.copy_from(str(tmp_path / "file"))
+
+
+def fill(disk, pages):
+    """Leave so many pages of a small disk."""
+    space = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(space.f_frsize * (space.f_bavail - pages)))
+
+
+def test_train_leaves_the_old_weights_alone_when_the_disk_is_full(tmp_path, digits):
+    """The weights of an earlier training do not get the net of this one."""
+    disk = tmp_path / "disk"
+    with small_disk(disk, 2**20):
+        solver = small_solver(disk, digits)
+        assert caffe("train", "-solver", solver).returncode == 0
+        fill(disk, 1)
+        before = contents(disk)
+        with pytest.raises(BayesCaffeError, match="run_iter_1.caffemodel: No space left on device"):
+            train(solver, out=tmp_path, progress=False)
+        assert contents(disk) == before
+
+
+def test_a_log_that_cannot_grow_is_named(tmp_path, digits):
+    solver = small_solver(tmp_path, digits)
+    program = f"""
+import resource, sys
+from bayescaffe import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.exit(cli.main(["train", {str(solver)!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"File too large: '{tmp_path / 'train.log'}'" in done.stderr
+
+
+# ---- A kill
+
+
+def killed_after(seconds, solver):
+    """`caffe train`, killed; whether it was still running."""
+    process = subprocess.Popen(
+        [CAFFE, "train", "-solver", solver], stderr=subprocess.DEVNULL, env=PLAIN_ENVIRONMENT
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("snapshot_format", FORMATS)
+def test_a_kill_leaves_whole_snapshots(tmp_path, digits, snapshot_format):
+    """At any moment, a name is a whole file; of an old and a new file, none is taken for a pair."""
+    options = {"snapshot": 1, "snapshot_format": snapshot_format, "display": 0}
+
+    def solver(seed):
+        return write_solver(tmp_path, small_net(digits, BAYES), 300, random_seed=seed, **options)
+
+    moments = random.Random(0)
+    kills = 0
+    for seed in range(6):
+        kills += killed_after(0.4 + 1.2 * moments.random(), solver(seed))
+        states = list(tmp_path.glob("run_iter_*.solverstate*"))
+        refused = []
+        for state in states:
+            try:
+                read_snapshot(state)
+            except BayesCaffeError as error:
+                refused.append(str(error))
+        # A kill between the two renames, of which the hash tells.
+        assert len(refused) <= kills and all("does not belong to" in why for why in refused)
+        assert len(hidden(tmp_path)) <= 2 * (seed + 1)
+    assert kills > 2 and states
+    last = write_solver(tmp_path, small_net(digits, BAYES), 300, **options)
+    assert caffe("train", "-solver", last).returncode == 0
+    assert hidden(tmp_path) == []
+    assert newest_snapshot(tmp_path / "run", print).iteration == 300
+
+
+# ---- Caffemodels that are cut off
+
+
+def boundaries(content):
+    """Where each field of a serialized message begins, and the end."""
+    ends, at = [], 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = content[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(content):
+        ends.append(at)
+        assert varint() & 7 == 2  # texts and messages only
+        length = varint()
+        at += length
+    return [*ends, at]
+
+
+def test_a_caffemodel_cut_between_two_layers_is_refused_everywhere(tmp_path, digits):
+    from bayescaffe import pack
+
+    net, weights = save_weights(tmp_path, small_net(digits, BAYES))
+    pack(net, weights=weights)  # which rewrites it
+    whole = weights.read_bytes()
+    places = boundaries(whole)
+    assert places[-1] == len(whole) and len(places) > 9
+    cut = tmp_path / "cut.caffemodel"
+    for place in places[1:-2]:  # the last is the net that it carries
+        cut.write_bytes(whole[:place])
+        caffe_pb2.NetParameter.FromString(whole[:place])  # a valid message
+        with pytest.raises(pycaffe.Error, match="cut.caffemodel: it lacks layers"):
+            pycaffe.Net(str(net), 1, weights=str(cut))
+        with pytest.raises(pycaffe.Error, match="cut.caffemodel: it lacks layers"):
+            make_net(tmp_path, small_net(digits, BAYES)).copy_from(str(cut))
+        with pytest.raises(BayesCaffeError, match="cut.caffemodel: it lacks layers"):
+            read_weights(cut)
+        with pytest.raises(pycaffe.Error, match="it lacks layers"):
+            pycaffe.upgrade_net(cut.read_bytes())
+    done = caffe("test", "-model", net, "-weights", cut, "-iterations", 1)
+    assert done.returncode == 1 and f"{cut}: it " in done.stdout
+
+
+def test_files_of_stock_caffe_load_and_stock_caffe_reads_ours(tmp_path, digits):
+    net, weights = save_weights(tmp_path, small_net(digits, BAYES))
+    message = caffe_pb2.NetParameter.FromString(weights.read_bytes())
+    assert message.extent.layers == len(message.layer) > 5
+    message.ClearField("extent")
+    stock = tmp_path / "stock.caffemodel"
+    stock.write_bytes(message.SerializeToString())
+    ours, theirs = (pycaffe.Net(str(net), 1, weights=str(path)) for path in (weights, stock))
+    for name in ours.params:
+        assert np.array_equal(ours.params[name][0].data, theirs.params[name][0].data)
+    # Stock Caffe does not know the field: what is left is its message.
+    assert weights.read_bytes().endswith(message.SerializeToString())
+    head = weights.read_bytes()[: -stock.stat().st_size]
+    assert caffe_pb2.NetParameter.FromString(head).ListFields()[0][0].number >= 1000
+
+
+def test_a_layer_whose_name_is_no_text_is_refused(tmp_path, digits):
+    _, weights = save_weights(tmp_path, small_net(digits, BAYES))
+    weights.write_bytes(weights.read_bytes().replace(b"hidden", b"hid\xffen"))
+    with pytest.raises(BayesCaffeError, match="net.caffemodel: damaged"):
+        read_weights(weights)
+
+
+# ---- Snapshots that are no pair
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def trained(request, tmp_path_factory, digits):
+    """The folder of a training with snapshots at 10, 20, 30 and 40 iterations, to be kept."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = {"snapshot": 10, "snapshot_format": request.param}
+    train(write_solver(folder, small_net(digits, BAYES), 40, **options), progress=False)
+    return folder
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    """A copy of that folder, under whose names all is found."""
+    folder = tmp_path / "copy"
+    shutil.copytree(trained, folder)
+    original = tmp_path / "original"
+    trained.rename(original)
+    shutil.copytree(folder, trained)
+    yield trained
+    shutil.rmtree(trained)
+    original.rename(trained)
+
+
+def solver_of(folder):
+    return folder / "run.solver.prototxt"
+
+
+def file(folder, iteration, kind):
+    return next(folder.glob(f"run_iter_{iteration}.{kind}*"))
+
+
+def resumed_at(folder, caplog):
+    """The iteration from which a training resumes to its end."""
+    caplog.clear()
+    result = train(solver_of(folder), resume=True, progress=False)
+    assert result.iterations == 40 and result.snapshot.name.startswith("run_iter_40.")
+    found = re.findall("resumed from .* at iteration (\\d+)", result.log.read_text())
+    return int(found[-1])
+
+
+def test_a_state_with_other_weights_is_refused(copy, caplog):
+    whole = file(copy, 40, "caffemodel").read_bytes()
+    shutil.copyfile(file(copy, 30, "caffemodel"), file(copy, 40, "caffemodel"))
+    state = file(copy, 40, "solverstate")
+    with pytest.raises(BayesCaffeError, match=f"{state}: does not belong to the weights in "):
+        read_snapshot(state)
+    done = caffe("train", "-solver", solver_of(copy), "-snapshot", state)
+    assert done.returncode == 1 and f"{state}: does not belong to" in done.stdout
+    assert resumed_at(copy, caplog) == 30
+    assert "Snapshot skipped: " in caplog.text
+    assert read_snapshot(state).iteration == 40
+    if state.suffix != ".h5":  # which has the time in it
+        assert file(copy, 40, "caffemodel").read_bytes() == whole
+
+
+def test_hdf5_that_is_cut_anywhere_is_refused(copy):
+    state, model = file(copy, 40, "solverstate"), file(copy, 40, "caffemodel")
+    for path in (state, model):
+        whole = path.read_bytes()
+        for size in np.linspace(0, len(whole) - 1, 12).astype(int):
+            path.write_bytes(whole[:size])
+            with pytest.raises(BayesCaffeError):
+                read_snapshot(state)
+        path.write_bytes(whole)
+    assert read_snapshot(state).iteration == 40
+
+
+def binary_only(folder):
+    if file(folder, 40, "solverstate").suffix == ".h5":
+        pytest.skip("changes a message of protobuf")
+
+
+def negative_iteration(state, model):
+    state.iter = -40
+
+
+def nan_in_history(state, model):
+    state.history[0].data[3] = float("nan")
+
+
+def infinity_in_history(state, model):
+    state.history[-1].data[0] = float("inf")
+
+
+def changed_shape_of_history(state, model):
+    state.history[0].shape.dim[0] += 1
+
+
+def turned_history(state, model):
+    blob = next(blob for blob in state.history if len(set(blob.shape.dim)) > 1)
+    blob.shape.dim[:] = blob.shape.dim[::-1]
+
+
+def changed_shape_of_weights(state, model):
+    layer = next(layer for layer in model.layer if layer.name == "hidden")
+    layer.blobs[0].shape.dim[:] = layer.blobs[0].shape.dim[::-1]
+
+
+def missing_layer(state, model):
+    number = [layer.name for layer in model.layer].index("hidden")
+    del model.layer[number]
+
+
+def missing_history(state, model):
+    del state.history[1:]
+    state.ClearField("current_step")
+
+
+def nan_in_weights(state, model):
+    next(layer for layer in model.layer if layer.blobs).blobs[0].data[0] = float("nan")
+
+
+DEFECTS = (
+    negative_iteration,
+    nan_in_history,
+    infinity_in_history,
+    changed_shape_of_history,
+    turned_history,
+    changed_shape_of_weights,
+    missing_layer,
+    missing_history,
+    nan_in_weights,
+)
+
+
+@pytest.mark.parametrize("hashes", [True, False], ids=["new", "old"])
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_resume_falls_back_for_every_defect(copy, caplog, defect, hashes):
+    """Also for states and caffemodels of earlier versions, which tell nothing of themselves."""
+    binary_only(copy)
+    paths = file(copy, 40, "solverstate"), file(copy, 40, "caffemodel")
+    state = caffe_pb2.SolverState.FromString(paths[0].read_bytes())
+    model = caffe_pb2.NetParameter.FromString(paths[1].read_bytes())
+    defect(state, model)
+    if not hashes:
+        state.ClearField("hash")
+        state.ClearField("training")
+        model.ClearField("extent")
+    for path, message in zip(paths, (state, model), strict=True):
+        path.write_bytes(message.SerializeToString())
+    assert resumed_at(copy, caplog) == 30
+    assert "Snapshot skipped: " in caplog.text and "run_iter_40" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["solverstate", "caffemodel"])
+def test_resume_falls_back_for_bytes_that_are_no_text(copy, caplog, kind):
+    path = file(copy, 40, kind)
+    whole = path.read_bytes()
+    damaged = whole.replace(b"hidden", b"hid\xffen").replace(b"run_iter", b"run\xffiter")
+    assert damaged != whole
+    path.write_bytes(damaged)
+    assert resumed_at(copy, caplog) == 30
+
+
+def test_any_bit_of_the_numbers_counts(copy, caplog):
+    binary_only(copy)
+    path = file(copy, 40, "solverstate")
+    state = caffe_pb2.SolverState.FromString(path.read_bytes())
+    state.history[0].data[0] += 1e-3
+    path.write_bytes(state.SerializeToString())
+    with pytest.raises(BayesCaffeError, match="does not belong to"):
+        read_snapshot(path)
+
+
+def test_states_of_earlier_versions_resume(copy, caplog):
+    binary_only(copy)
+    whole = file(copy, 40, "caffemodel").read_bytes()
+    for path in copy.glob("run_iter_40.*"):
+        path.unlink()
+    state, model = file(copy, 30, "solverstate"), file(copy, 30, "caffemodel")
+    for path, kind, fields in (
+        (model, "NetParameter", ["extent"]),
+        (state, "SolverState", ["hash", "training"]),
+    ):
+        message = getattr(caffe_pb2, kind).FromString(path.read_bytes())
+        for field in fields:
+            message.ClearField(field)
+        path.write_bytes(message.SerializeToString())
+    assert resumed_at(copy, caplog) == 30
+    assert file(copy, 40, "caffemodel").read_bytes() == whole
+
+
+# ---- Another training
+
+
+def change(folder, old, new, name="run.solver.prototxt"):
+    path = folder / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "old, new, name",
+    [
+        ("base_lr: 0.01", "base_lr: 0.02", "run.solver.prototxt"),
+        ("random_seed: 1", "random_seed: 2", "run.solver.prototxt"),
+        ("momentum: 0.9", "type: 'Nesterov' momentum: 0.9", "run.solver.prototxt"),
+        ("num_output: 16", "num_output: 17", "run.net.prototxt"),
+        ("kl_weight: 0.01", "kl_weight: 0.02", "run.net.prototxt"),
+        ("batch_size: 20", "batch_size: 10", "run.net.prototxt"),
+    ],
+)
+def test_another_training_is_not_taken_for_this_one(copy, old, new, name):
+    before = {path.name: path.read_bytes() for path in copy.glob("run_iter_*")}
+    change(copy, old, new, name)
+    with pytest.raises(BayesCaffeError, match="run_iter_40.* of another training"):
+        train(solver_of(copy), resume=True, progress=False)
+    assert {path.name: path.read_bytes() for path in copy.glob("run_iter_*")} == before
+
+
+def test_resume_takes_the_older_snapshot_that_is_of_this_training(copy, caplog):
+    """Another training wrote the newest one under the same name."""
+    change(copy, "base_lr: 0.01", "base_lr: 0.02")
+    change(copy, "max_iter: 40", "max_iter: 10")
+    train(solver_of(copy), progress=False)
+    change(copy, "base_lr: 0.02", "base_lr: 0.01")
+    change(copy, "max_iter: 10", "max_iter: 40")
+    file(copy, 40, "solverstate").unlink()
+    assert resumed_at(copy, caplog) == 30
+    assert "run_iter_10" in caplog.text and "of another training" in caplog.text
+
+
+def test_what_may_differ_on_a_resume_is_what_the_documentation_says(copy, tmp_path):
+    """Every field of a solver changes the hash unless caffe_bayes/README.md lists it."""
+    from google.protobuf import text_format
+
+    readme = (Path(__file__).parents[2] / "caffe_bayes/README.md").read_text()
+    table = re.search(r"these may differ:\n\n((?:\|.*\n)+)", readme)[1]
+    listed = set(re.findall(r"`(\w+)`", table))
+    text = solver_of(copy).read_text()
+    before = pycaffe.training_hash(str(solver_of(copy)))
+    path = tmp_path / "changed.prototxt"
+    checked = set()
+    for field in caffe_pb2.SolverParameter.DESCRIPTOR.fields:
+        # Nets are told apart by their layers; solver_type is an old name of type.
+        if field.cpp_type == field.CPPTYPE_MESSAGE or field.name.endswith(("net", "solver_type")):
+            continue
+        solver = text_format.Parse(text, caffe_pb2.SolverParameter())
+        if field.cpp_type in (field.CPPTYPE_BOOL, field.CPPTYPE_ENUM):
+            other = int(not getattr(solver, field.name))
+        else:
+            other = "other" if field.cpp_type == field.CPPTYPE_STRING else 7
+        if field.label == field.LABEL_REPEATED:
+            getattr(solver, field.name).append(other)
+        else:
+            setattr(solver, field.name, other)
+        path.write_text(text_format.MessageToString(solver))
+        assert (pycaffe.training_hash(str(path)) == before) == (field.name in listed), field.name
+        checked.add(field.name)
+    assert listed <= checked and len(checked) > 30
+
+
+def test_data_may_move(copy, digits, tmp_path, caplog):
+    shutil.copytree(digits, tmp_path / "moved")
+    for path in copy.glob("run_iter_40.*"):
+        path.unlink()
+    change(copy, str(digits), str(tmp_path / "moved"), "run.net.prototxt")
+    assert resumed_at(copy, caplog) == 30
