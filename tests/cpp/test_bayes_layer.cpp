@@ -549,6 +549,64 @@ TYPED_TEST(BayesLayerTest, KLTopIsScaledKL) {
   }
 }
 
+// Draw n is the n-th forward pass of training, counted from 0. What the log
+// says KL adds is what the KL top has.
+TYPED_TEST(BayesLayerTest, KLRisesOverTheRamp) {
+  const string kl = "kl_weight: 0.5 dataset_size: 10 ";
+  for (const Shape& shape : {kShapes[10], kShapes[15], kScaleWithBias}) {
+    for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
+      for (Phase phase : {TRAIN, TEST}) {
+        const auto layer = this->SetUpLayer(shape, way + kl + "kl_ramp: 4",
+                                            false, true, phase);
+        auto* stochastic = dynamic_cast<bayes::Stochastic*>(layer.get());
+        const bayes::Uncertainty whole = stochastic->GetUncertainty();
+        EXPECT_NEAR(0.05, whole.kl_scale, 1e-8);
+        const double end = whole.kl_scale * whole.kl;
+        const auto expect_share = [&](double share) {
+          layer->Forward(this->bottom_, this->top_);
+          const double found = this->kl_.cpu_data()[0];
+          EXPECT_NEAR(phase == TRAIN ? share * end : end, found, 1e-5);
+          EXPECT_NEAR(found, stochastic->GetUncertainty().kl_term(), 1e-5);
+        };
+        for (double share : {0.25, 0.5, 0.75, 1., 1.}) expect_share(share);
+        stochastic->SetDraw(1);
+        expect_share(0.5);
+        stochastic->Hold(true);
+        expect_share(0.5);
+      }
+    }
+  }
+}
+
+// The draw is number 5, so 6 / 8 of KL counts.
+TYPED_TEST(BayesLayerTest, GradientsOfKLFollowTheRamp) {
+  typedef typename TypeParam::Dtype Dtype;
+  for (const Shape& shape : {kShapes[1], kShapes[11], kScaleWithBias}) {
+    for (const string& way : WaysToDraw(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + way);
+      const auto gradients = [&](const string& kl) {
+        Caffe::set_random_seed(1);
+        const auto layer =
+            this->SetUpLayer(shape, way + "prior_std: 0.8 " + kl, true);
+        return this->Gradients(layer.get());
+      };
+      const string kl = "kl_weight: 30 dataset_size: 100 ";
+      const vector<Dtype> without = gradients("kl_weight: 0"),
+                          whole = gradients(kl),
+                          ramped = gradients(kl + "kl_ramp: 8");
+      double largest = 0;
+      for (int i = 0; i < whole.size(); ++i) {
+        const double of_kl = whole[i] - without[i];
+        largest = std::max(largest, std::fabs(of_kl));
+        EXPECT_NEAR(without[i] + 0.75 * of_kl, ramped[i],
+                    1e-4 * (1 + std::fabs(whole[i])));
+      }
+      EXPECT_GT(largest, 0.1);
+    }
+  }
+}
+
 // delta learns even where m is frozen, and the other way round.
 TYPED_TEST(BayesLayerTest, EachParameterCanBeFrozen) {
   for (const Shape& shape :
@@ -648,6 +706,7 @@ TYPED_TEST(BayesLayerTest, NonsenseIsRefusedByName) {
       {"dataset_size: -5", "bayes_param.dataset_size is -5"},
       {"kl_weight: -1", "bayes_param.kl_weight is -1, but must be"},
       {"kl_weight: nan", "bayes_param.kl_weight is -?nan"},
+      {"kl_ramp: -5", "bayes_param.kl_ramp is -5, but must be a number of"},
       {"kl_weight: 0 tau_init: 0", "bayes_param.tau_init is 0, but must be"},
       {"kl_weight: 0 tau_init: -0.4", "bayes_param.tau_init is -0.4"},
       {"kl_weight: 0 tau_init: inf", "bayes_param.tau_init is inf"},
@@ -777,6 +836,7 @@ TYPED_TEST(DevicesTest, ComputeTheSame) {
     for (const string& way : WaysToDraw(shape)) {
       this->ExpectTheSame(shape, way, TRAIN);
     }
+    this->ExpectTheSame(shape, "kl_ramp: 3 ", TRAIN);
     this->ExpectTheSame(shape, "", TEST);
     this->ExpectTheSame(shape, "sample: NEVER ", TRAIN);
   }

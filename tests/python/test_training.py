@@ -145,6 +145,7 @@ def test_seed_fixes_a_training_to_the_last_bit(tmp_path, digits):
         ({"snapshot_format": "HDF5"}, ""),
         ({}, " draws_per_batch: 4"),
         ({}, " local_reparametrization: true"),
+        ({"iter_size": 2}, " kl_ramp: 50"),
     ],
 )
 def test_resumed_training_is_the_uninterrupted_one(tmp_path, digits, options, noise):

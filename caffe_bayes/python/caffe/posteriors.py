@@ -11,7 +11,8 @@ class Posterior(NamedTuple):
     kl: float
     """KL(q || p) of all its parameters in nats, without those that another layer owns."""
     kl_scale: float
-    """What KL is multiplied by in the objective: kl_weight / dataset_size, or the default."""
+    """What KL is multiplied by in the objective: kl_weight / dataset_size, or the default. During a
+    ramp of KL, what it rises to."""
 
     @property
     def kl_term(self):

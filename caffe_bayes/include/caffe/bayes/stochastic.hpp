@@ -17,9 +17,12 @@ struct Uncertainty {
   std::vector<double> taus;
   /// KL(q || p) of all that the layer owns.
   double kl = 0;
-  /// The factor with which it enters the objective.
+  /// The factor with which it enters the objective after the ramp of KL.
   double kl_scale = 0;
-  double kl_term() const { return kl_scale * kl; }
+  /// How much of that counts now: less than 1 during the ramp.
+  double kl_share = 1;
+  /// What KL adds to the objective now.
+  double kl_term() const { return kl_share * kl_scale * kl; }
 };
 
 /**

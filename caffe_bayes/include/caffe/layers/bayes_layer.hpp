@@ -27,7 +27,8 @@ namespace caffe {
  * stock layer compute with it; Backward turns the gradient of w into those of
  * m and delta and adds kl_weight / dataset_size times that of KL(q || p). So
  * with a loss that is the mean over a batch, the solver minimises
- *   mean loss + kl_weight / dataset_size * KL(q || p).
+ *   mean loss + kl_weight / dataset_size * KL(q || p),
+ * where the factor of KL can rise from 0 at the start of training (kl_ramp).
  * In TRAIN the batch can be divided into parts with a draw each
  * (draws_per_batch), or each image can have noise of its own (local
  * reparametrisation). The formulas are in bayes/formulas.hpp, the options in
@@ -125,9 +126,11 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   /// Calls function(draw, bottom, top) for each draw and its part of the batch.
   template <typename Function>
   void ForEachPart(const Blobs& bottom, const Blobs& top, Function function);
+  /// How much of KL counts in the latest Forward: less than 1 during the ramp.
+  Dtype KLShare() const;
   /// The factor on a parameter's KL.
   Dtype KLScale(int param_id) const {
-    return owns_[param_id] ? kl_scale_ : Dtype(0);
+    return owns_[param_id] ? kl_scale_ * KLShare() : Dtype(0);
   }
   /// Clears the KL top, if there is one, and tells what is to be added to it.
   vector<bayes::KLTerm<Dtype> > KLTerms(const Blobs& top) const;

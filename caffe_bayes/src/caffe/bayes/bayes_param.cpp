@@ -58,6 +58,8 @@ void CheckObjective(const BayesParameter& param, const Checker& check) {
   check.Require(!param.has_dataset_size() || param.dataset_size() > 0,
                 "dataset_size", param.dataset_size(),
                 "the number of training examples, 1 or more");
+  check.Require(param.kl_ramp() >= 0, "kl_ramp", param.kl_ramp(),
+                "a number of forward passes, 0 or greater");
 }
 
 }  // namespace

@@ -258,6 +258,7 @@ template <template <typename> class Base, typename Dtype>
 bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
   bayes::Uncertainty uncertainty;
   uncertainty.kl_scale = kl_scale_;
+  uncertainty.kl_share = KLShare();
   for (int i = 0; i < num_stock_blobs_; ++i) {
     uncertainty.taus.push_back(draws_[0].posteriors[i].Tau());
     if (owns_[i]) uncertainty.kl += draws_[0].posteriors[i].KL();
@@ -325,6 +326,14 @@ typename BayesLayer<Base, Dtype>::Learned BayesLayer<Base, Dtype>::Learns()
     learned.either.push_back(learned.m[i] || learned.delta[i]);
   }
   return learned;
+}
+
+// In training the index of a draw counts forward passes, also after a resume.
+template <template <typename> class Base, typename Dtype>
+Dtype BayesLayer<Base, Dtype>::KLShare() const {
+  const uint64_t ramp = this->layer_param_.bayes_param().kl_ramp();
+  if (this->phase_ != TRAIN || index_ + 1 >= ramp) return 1;
+  return Dtype(index_ + 1) / ramp;
 }
 
 template <template <typename> class Base, typename Dtype>
