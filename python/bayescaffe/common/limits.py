@@ -22,7 +22,8 @@ def limits(max_pixels: int | None = None, max_unpacked: int | None = None) -> It
     """Set limits while a `with` statement runs; None leaves one as it is.
 
     Args:
-        max_pixels: of one picture; decoding takes up to 8 bytes for each. By default 100 million.
+        max_pixels: of one picture; decoding takes about 8 bytes for each (10 of a progressive
+            JPEG). By default 100 million.
         max_unpacked: bytes that one set of compressed files unpacks to. By default 1 GiB.
     """
     chosen = {"max_pixels": max_pixels, "max_unpacked": max_unpacked}

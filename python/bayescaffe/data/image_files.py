@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 Picture = Any
 """An image file by name (str, PathLike) or content (bytes), or an image of Pillow."""
-STRIP_PIXELS = 2**22
+STRIP_PIXELS = 2**20
 """Of a large picture, so many are converted at a time."""
 _pillow_limit = threading.Lock()
 _large_picture = threading.Lock()

@@ -4,6 +4,7 @@
 `LmdbImages` reads it with pycaffe's own class.
 """
 
+import contextlib
 import hashlib
 import math
 import mmap
@@ -142,7 +143,7 @@ class LmdbImages(Images):
         if not self._length:
             raise BayesCaffeError(f"{path}: the LMDB has no records")
         self._keys: list[bytes] | None = None
-        with self._env.begin() as transaction:
+        with self._transaction() as transaction:
             key, record = next(iter(transaction.cursor()))
             datum = self._datum(0, key, record)
             self._is_encoded, self._has_labels = datum.encoded, datum.HasField("label")
@@ -164,7 +165,7 @@ class LmdbImages(Images):
 
     def _all_keys(self) -> list[bytes]:
         if self._keys is None:
-            with self._env.begin() as transaction:
+            with self._transaction() as transaction:
                 self._keys = list(transaction.cursor().iternext(values=False))
         return self._keys
 
@@ -188,7 +189,7 @@ class LmdbImages(Images):
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
         keys = self._all_keys()
-        with self._env.begin() as transaction:
+        with self._transaction() as transaction:
             images = [
                 self._record(index, keys[index], transaction.get(keys[index]))[0]
                 for index in indices
@@ -214,9 +215,17 @@ class LmdbImages(Images):
         return f"{self.path}: record {index}"
 
     def _records(self) -> Iterator[tuple[np.ndarray, int | None]]:
-        with self._env.begin(buffers=True) as transaction:
+        with self._transaction(buffers=True) as transaction:
             for index, (key, record) in enumerate(transaction.cursor()):
                 yield self._record(index, key, record)
+
+    @contextlib.contextmanager
+    def _transaction(self, **options: bool) -> Iterator[lmdb.Transaction]:
+        try:
+            with self._env.begin(**options) as transaction:
+                yield transaction
+        except lmdb.Error as error:  # it was whole when it was opened
+            raise BayesCaffeError(f"{self.path}: damaged while it was in use: {error}") from error
 
     def _datum(self, index: int, key: bytes, record: bytes):
         try:
