@@ -18,7 +18,7 @@ import pytest
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_dir, scratch_file
 from bayescaffe.net.messages import read_weights
-from bayescaffe.training.snapshots import newest_snapshot, read_snapshot
+from bayescaffe.training.snapshots import read_snapshot
 from bayescaffe.training.train import train
 from conftest import (
     CAFFE,
@@ -274,43 +274,51 @@ sys.exit(cli.main(["train", {str(solver)!r}]))
 # ---- A kill
 
 
-def killed_after(seconds, solver):
-    """`caffe train`, killed; whether it was still running."""
-    process = subprocess.Popen(
+def killed(folder, solver, seconds):
+    """`caffe train`, killed so long after its first snapshot."""
+
+    def first():
+        states = [path.stat() for path in folder.glob("run_iter_1.solverstate*")]
+        return [(state.st_ino, state.st_mtime_ns) for state in states]
+
+    before = first()
+    with subprocess.Popen(
         [CAFFE, "train", "-solver", solver], stderr=subprocess.DEVNULL, env=PLAIN_ENVIRONMENT
-    )
-    time.sleep(seconds)
-    process.send_signal(signal.SIGKILL)
-    return process.wait() == -signal.SIGKILL
+    ) as process:
+        while first() == before:
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(seconds)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("snapshot_format", FORMATS)
 def test_a_kill_leaves_whole_snapshots(tmp_path, digits, snapshot_format):
     """At any moment, a name is a whole file; of an old and a new file, none is taken for a pair."""
-    options = {"snapshot": 1, "snapshot_format": snapshot_format, "display": 0}
 
-    def solver(seed):
-        return write_solver(tmp_path, small_net(digits, BAYES), 300, random_seed=seed, **options)
+    def solver(iterations, seed):
+        options = {"snapshot": 1, "snapshot_format": snapshot_format, "random_seed": seed}
+        return write_solver(tmp_path, small_net(digits, BAYES), iterations, **options)
 
     moments = random.Random(0)
-    kills = 0
-    for seed in range(6):
-        kills += killed_after(0.4 + 1.2 * moments.random(), solver(seed))
-        states = list(tmp_path.glob("run_iter_*.solverstate*"))
+    for kill in range(1, 9):
+        killed(tmp_path, solver(2000, seed=kill), 0.1 * moments.random())
         refused = []
-        for state in states:
+        for state in tmp_path.glob("run_iter_*.solverstate*"):
             try:
                 read_snapshot(state)
             except BayesCaffeError as error:
                 refused.append(str(error))
         # A kill between the two renames, of which the hash tells.
-        assert len(refused) <= kills and all("does not belong to" in why for why in refused)
-        assert len(hidden(tmp_path)) <= 2 * (seed + 1)
-    assert kills > 2 and states
-    last = write_solver(tmp_path, small_net(digits, BAYES), 300, **options)
-    assert caffe("train", "-solver", last).returncode == 0
+        assert len(refused) <= kill and all("does not belong to" in why for why in refused)
+        assert len(hidden(tmp_path)) <= 2 * kill
+    names = [path.name for path in tmp_path.iterdir()]
+    last = max(int(found[1]) for name in names if (found := re.search(r"_iter_(\d+)\.", name)))
+    assert caffe("train", "-solver", solver(last, seed=1)).returncode == 0
     assert hidden(tmp_path) == []
-    assert newest_snapshot(tmp_path / "run", print).iteration == 300
+    for iteration in range(1, last + 1):
+        assert read_snapshot(file(tmp_path, iteration, "solverstate")).iteration == iteration
 
 
 # ---- Caffemodels that are cut off
@@ -398,6 +406,10 @@ def trained(request, tmp_path_factory, digits):
     return folder
 
 
+# For tests that change a message of protobuf.
+binary_only = pytest.mark.parametrize("trained", ["BINARYPROTO"], indirect=True)
+
+
 @pytest.fixture
 def copy(trained, tmp_path):
     """A copy of that folder, under whose names all is found."""
@@ -455,11 +467,6 @@ def test_hdf5_that_is_cut_anywhere_is_refused(copy):
     assert read_snapshot(state).iteration == 40
 
 
-def binary_only(folder):
-    if file(folder, 40, "solverstate").suffix == ".h5":
-        pytest.skip("changes a message of protobuf")
-
-
 def negative_iteration(state, model):
     state.iter = -40
 
@@ -513,11 +520,11 @@ DEFECTS = (
 )
 
 
+@binary_only
 @pytest.mark.parametrize("hashes", [True, False], ids=["new", "old"])
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_resume_falls_back_for_every_defect(copy, caplog, defect, hashes):
     """Also for states and caffemodels of earlier versions, which tell nothing of themselves."""
-    binary_only(copy)
     paths = file(copy, 40, "solverstate"), file(copy, 40, "caffemodel")
     state = caffe_pb2.SolverState.FromString(paths[0].read_bytes())
     model = caffe_pb2.NetParameter.FromString(paths[1].read_bytes())
@@ -542,8 +549,8 @@ def test_resume_falls_back_for_bytes_that_are_no_text(copy, caplog, kind):
     assert resumed_at(copy, caplog) == 30
 
 
+@binary_only
 def test_any_bit_of_the_numbers_counts(copy, caplog):
-    binary_only(copy)
     path = file(copy, 40, "solverstate")
     state = caffe_pb2.SolverState.FromString(path.read_bytes())
     state.history[0].data[0] += 1e-3
@@ -552,8 +559,8 @@ def test_any_bit_of_the_numbers_counts(copy, caplog):
         read_snapshot(path)
 
 
+@binary_only
 def test_states_of_earlier_versions_resume(copy, caplog):
-    binary_only(copy)
     whole = file(copy, 40, "caffemodel").read_bytes()
     for path in copy.glob("run_iter_40.*"):
         path.unlink()

@@ -21,7 +21,9 @@ the snapshots:
 The caffemodels carry the net: `bayescaffe predict` and others need no other file.
 
 Ctrl-C writes a snapshot and stops. --resume continues from it and ends with the same weights, bit
-for bit, as a training without a break. A training whose loss becomes NaN or infinite is stopped.
+for bit, as a training without a break. It takes no snapshot that is damaged, or that was written
+with another net or other settings of the solver; max_iter, display, tests and paths may differ.
+A training whose loss becomes NaN or infinite is stopped.
 
 What may be wrong is printed in one line each, with what to change, and again at the end: what
 `bayescaffe check` finds in the files; a loss that explodes or is no better than a constant guess;
