@@ -258,7 +258,8 @@ def run_net(caffe, path: str, phase: int, rng: random.Random) -> str:
         net.backward()
         for output in net.outputs:
             shape = net.blobs[output].data.shape
-            if net.blobs[output].count > 10**6:  # Python's own array is no matter of Caffe
+            # Python's own arrays are no matter of Caffe.
+            if max(net.blobs[name].count for name in (output, *net.inputs)) > 10**6:
                 continue
             if shape and not net.inputs:
                 net.sample(2, images=shape[0], output=output)

@@ -133,7 +133,7 @@ def name_an_unknown_bottom(digits, trained, folder):
 
 def give_an_impossible_shape(digits, trained, folder):
     net = small_net(digits, None).replace("kernel_size: 3", "kernel_size: 0")
-    return Case(net, "layer 'conv': Check failed: kernel_shape_data[i] > 0 (0 vs. 0) Filter dim")
+    return Case(net, "layer 'conv': convolution_param.kernel_size is 0, but must be 1 to 16777216")
 
 
 def name_missing_data(digits, trained, folder):

@@ -256,7 +256,9 @@ def test_nets_of_caffe_are_allowed(tmp_path):
         for phase in (pycaffe.TRAIN, pycaffe.TEST):
             text = f'{stop} {{ name: "stop" {kind} }}\n{net}'
             message = message_of(make_net, tmp_path, text, phase)
-            assert "NoSuchLayer" in message or "Unknown layer type: " in message, (path, message)
+            # The autoencoder has a data layer only where its solver says which.
+            stopped = ("Unknown layer type: ", "Unknown bottom blob 'data'")
+            assert any(says in message for says in stopped), (path, message)
 
 
 def test_solvers_of_caffe_are_allowed(tmp_path, monkeypatch):
@@ -406,7 +408,7 @@ def test_kl_that_overflows_says_so(tmp_path):
 
 def test_random_nets_with_extreme_numbers_do_not_crash():
     """A sample; tests/faults/fuzz_nets.py runs more of them."""
-    results, failures = fuzz_nets.fuzz(seed=13, count=150)
+    results, failures = fuzz_nets.fuzz(seed=13, count=150, seconds=60)
     assert not failures
     # Both happen often, or the fuzzer does not test what it is for.
     assert results["works"] > 30 and results["error"] > 30

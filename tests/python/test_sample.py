@@ -735,9 +735,3 @@ def test_flatten_with_and_without_the_batch(tmp_path, axis):
     net = make_net(tmp_path, small(more=flat))
     found = net.sample(3, IMAGES, output="flat")
     assert_same(found, by_hand(net, 3, IMAGES, "flat"))
-
-
-def test_layers_of_the_same_name(tmp_path):
-    text = NETS["bayesian"].replace('name: "out"', 'name: "hidden"')
-    net = make_net(tmp_path, text)
-    assert_same(net.sample(3, IMAGES), by_hand(net, 3, IMAGES))

@@ -552,7 +552,7 @@ def test_training_that_diverges_is_stopped(tmp_path, digits, capsys):
     assert "last good snapshot: " in err
     good = Path(err.split("last good snapshot: ")[1].splitlines()[0])
     assert read_snapshot(good).iteration < 100
-    assert read_curve(tmp_path / "curve.csv")["loss"].size >= 2
+    assert read_curve(tmp_path / "curve.csv")["loss"].size >= 1
 
 
 @pytest.mark.parametrize("wrong", ["nan", "-nan", "inf"])

@@ -6,6 +6,7 @@ draws = bayescaffe.sample(model, images, passes=100)
 
 import logging
 import os
+import re
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -116,6 +117,12 @@ def _meta(
     }
 
 
+_NOT_FINITE = re.compile(
+    r"of image (?P<image>\d+) in draw (?P<draw>\d+) is .*; the first layer .* is '(?P<layer>.*)'$"
+)
+"""How Caffe says that an output is NaN or infinite."""
+
+
 class _Run:
     """One `sample`: feeds the net with the images, and checks what it gives."""
 
@@ -132,7 +139,6 @@ class _Run:
         count = len(self._source)
 
         def read(first: int, size: int) -> np.ndarray:
-            self._check(probabilities)
             began = time.perf_counter()
             images = self._next(first, size)
             self._reading += time.perf_counter() - began
@@ -144,9 +150,12 @@ class _Run:
                 bar.move_to(round(share * self._passes * count))
 
             began = time.perf_counter()
-            self._model.sample_parts(read, count, self._passes, probabilities, show)
+            try:
+                self._model.sample_parts(read, count, self._passes, probabilities, show)
+            except BayesCaffeError as error:
+                self._explain(error)
+                raise
             seconds = time.perf_counter() - began - self._reading
-        self._check(probabilities)
         return np.concatenate(self._labels) if self._labels else None, seconds
 
     def _next(self, first: int, size: int) -> np.ndarray:
@@ -176,17 +185,18 @@ class _Run:
                 *(self._source.path or "array", scale, argument("scale", 1)),
             )
 
-    def _check(self, probabilities: np.ndarray) -> None:
-        """Refuse what the net gave for the last part of the images, if it is not numbers."""
-        part = probabilities[:, self._start : self._start + len(self._images)]
-        # A sum is NaN or infinite if any of its terms is, and is quicker than looking at each.
-        if np.isfinite(part.sum(dtype=np.float64)):
+    def _explain(self, error: BayesCaffeError) -> None:
+        """Say of which image the net gave what is no number, if the error is about that."""
+        found = _NOT_FINITE.search(str(error))
+        if not found:
             return
-        draw, row, _ = (int(where[0]) for where in np.nonzero(~np.isfinite(part)))
-        name = self._source.describe(self._start + row)
-        if not np.isfinite(self._images[row]).all():
-            raise BayesCaffeError(f"{name}: has pixels that are no numbers (NaN or infinite)")
-        raise BayesCaffeError(
-            f"{name}: the net gives a probability that is no number (NaN), in draw {draw}; its "
-            "weights may be too large"
-        )
+        image, draw, layer = int(found["image"]), found["draw"], found["layer"]
+        name = self._source.describe(image)
+        if not np.isfinite(self._images[image - self._start]).all():
+            what = "has pixels that are no numbers (NaN or infinite)"
+        else:
+            what = (
+                f"the net gives a probability that is no number (NaN), in draw {draw}, from layer "
+                f"'{layer}' on; its weights may be too large"
+            )
+        raise BayesCaffeError(f"{name}: {what}") from error
