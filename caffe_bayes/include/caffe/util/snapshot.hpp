@@ -4,6 +4,7 @@
 // What a snapshot tells of itself, so that one that is cut off, damaged or put
 // together from two is noticed: caffe.proto has the fields.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,24 @@ std::vector<std::string> MayDiffer();
 /// Adds the hash of the state and of the weights in its `learned_net`.
 void AddHash(SolverState* state);
 
+inline void SetNumbers(const float* numbers, int count, BlobProto* proto) {
+  proto->mutable_data()->Resize(count, 0);
+  std::copy(numbers, numbers + count, proto->mutable_data()->mutable_data());
+}
+
+inline void SetNumbers(const double* numbers, int count, BlobProto* proto) {
+  proto->mutable_double_data()->Resize(count, 0);
+  std::copy(numbers, numbers + count,
+            proto->mutable_double_data()->mutable_data());
+}
+
+/// Does what Blob::ToProto does, which adds the numbers one by one.
+template <typename Dtype>
+void FillProto(const Blob<Dtype>& blob, BlobProto* proto) {
+  for (const int size : blob.shape()) proto->mutable_shape()->add_dim(size);
+  SetNumbers(blob.cpu_data(), blob.count(), proto);
+}
+
 /// The state of a solver that does not keep more than blobs of history.
 template <typename Dtype>
 SolverState MakeState(int iter, int current_step, const std::string& model,
@@ -40,7 +59,7 @@ SolverState MakeState(int iter, int current_step, const std::string& model,
   state.set_learned_net(model);
   state.set_current_step(current_step);
   for (const shared_ptr<Blob<Dtype>>& blob : history) {
-    blob->ToProto(state.add_history());
+    FillProto(*blob, state.add_history());
   }
   state.set_training(training);
   AddHash(&state);

@@ -56,7 +56,7 @@ void ReadBlob(hid_t group, const std::string& name, BlobProto* proto) {
   Blob<float> blob;
   const bool kReshape = true;
   hdf5_load_nd_dataset(group, name.c_str(), 0, kMaxBlobAxes, &blob, kReshape);
-  blob.ToProto(proto);
+  FillProto(blob, proto);
 }
 
 NetParameter ReadHDF5Weights(const std::string& filename) {
