@@ -112,4 +112,4 @@ def _try(
     if results != expected or remains:
         return Outcome.CHANGED, f"expected {expected}, found {results}, remains {remains}"
     remove(folder)
-    return Outcome.UNCHANGED, done.text
+    return Outcome.ACCEPTED, done.text

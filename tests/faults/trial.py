@@ -22,8 +22,8 @@ class Outcome(enum.Enum):
     """In the order of the table's columns. The last four are defects."""
 
     CLEAN_ERROR = "clean error"
-    UNCHANGED = "accepted unchanged"
-    CHANGED = "accepted changed"
+    ACCEPTED = "accepted"
+    CHANGED = "changed in silence"
     CRASH = "crash"
     HANG = "hang"
     OVER_MEMORY = "over memory"
@@ -60,7 +60,7 @@ class Done:
         # A traceback is no answer to a user, whatever the exit code is.
         if self.code < 0 or "Traceback (most recent call last)" in self.text:
             return Outcome.CRASH
-        return Outcome.UNCHANGED if self.code == 0 else Outcome.CLEAN_ERROR
+        return Outcome.ACCEPTED if self.code == 0 else Outcome.CLEAN_ERROR
 
 
 def run(
