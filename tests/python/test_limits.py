@@ -113,7 +113,7 @@ def test_layer_is_refused(tmp_path, kind, parameters, says):
         ("prior_std: 1e-30", "prior_std is 1e-30, but must be 1e-06 to 1000000"),
         ("bias_prior_std: 1e30", "bias_prior_std is 1e+30, but must be 1e-06 to 1000000"),
         ("prior_mean: -1e30", "prior_mean is -1e+30, but must be -1000000 to 1000000"),
-        ("draws_per_batch: 1000000000", "draws_per_batch is 1000000000, but must be 1 to 65536"),
+        ("draws_per_batch: 1000000000", "draws_per_batch is 1000000000, but must be 1 to 1024"),
     ],
 )
 def test_bayes_param_is_refused(tmp_path, parameters, says):
