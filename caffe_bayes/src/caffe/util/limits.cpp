@@ -138,7 +138,6 @@ const std::map<std::string, Range>& Limits() {
       {"MVNParameter.eps", kFactor},
       {"FillerParameter.std", kFactor},
       // What is learned, and from what: a negative one goes uphill.
-      {"loss_weight", kFactor},
       {"lr_mult", kFactor},
       {"decay_mult", kFactor},
       // Bayesian layers.
