@@ -3,6 +3,7 @@
 #include "caffe/error.hpp"
 
 #include <boost/python.hpp>
+#include <new>
 #include <string>
 
 namespace bp = boost::python;
@@ -28,6 +29,12 @@ void Raise(const Error& error) {
   PyErr_SetObject(error_class, raised.ptr());
 }
 
+// Outside of layers, whose errors say more. Python's MemoryError would be
+// empty.
+void RaiseOutOfMemory(const std::bad_alloc&) {
+  Raise(Error("", 0, "out of memory; the net asks for more than there is"));
+}
+
 }  // namespace
 
 void RegisterError() {
@@ -39,6 +46,7 @@ void RegisterError() {
   bp::scope().attr("Error") =
       bp::object(bp::handle<>(bp::borrowed(error_class)));
   bp::register_exception_translator<Error>(&Raise);
+  bp::register_exception_translator<std::bad_alloc>(&RaiseOutOfMemory);
 }
 
 }  // namespace caffe

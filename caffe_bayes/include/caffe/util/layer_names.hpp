@@ -13,12 +13,13 @@ namespace caffe {
 /// Refuses two layers of one name in a net, if one of them has weights, which
 /// are saved by that name, or draws, whose noise is named by it. Other layers
 /// may share a name, as the losses of Caffe's autoencoder do.
+/// @param trained whether the net is trained: stock weights are saved only then
 template <typename Layers>
 void CheckLayerNames(const std::vector<std::string>& names,
-                     const Layers& layers) {
+                     const Layers& layers, bool trained) {
   std::map<std::string, bool> needs_own;
   for (int i = 0; i < names.size(); ++i) {
-    const bool needs = layers[i]->blobs().size() > 0 ||
+    const bool needs = (trained && layers[i]->blobs().size() > 0) ||
                        dynamic_cast<bayes::Stochastic*>(layers[i].get());
     const auto found = needs_own.find(names[i]);
     LOG_IF(FATAL, found != needs_own.end() && (needs || found->second) &&

@@ -65,8 +65,8 @@ std::string Range::Text() const {
 const int kLongestWindow = 1 << 24;
 // Each is a blob of a whole batch.
 const int kMostBatches = 1024;
-// Each is a sample of all weights of the layer.
-const int kMostDraws = 65536;
+// Each is a part of a batch, with a sample of all weights of the layer.
+const int kMostDraws = 1024;
 // 2^15 bins: more than any image has pixels in a row.
 const int kHighestPyramid = 16;
 // Their squares, and the squares of weights divided by them, are neither 0 nor
@@ -138,7 +138,6 @@ const std::map<std::string, Range>& Limits() {
       {"MVNParameter.eps", kFactor},
       {"FillerParameter.std", kFactor},
       // What is learned, and from what: a negative one goes uphill.
-      {"loss_weight", kFactor},
       {"lr_mult", kFactor},
       {"decay_mult", kFactor},
       // Bayesian layers.
