@@ -121,7 +121,7 @@ test-faults: build ## try faults on every command and file format: kills, full d
 # Seconds for each target.
 SECONDS ?= 60
 fuzz: setup ## look for inputs that crash Caffe: nets, caffemodels and records; SECONDS=60 for each
-	@scripts/setup.sh --compilers
+	@scripts/setup.sh --fuzz
 	@test -f build-fuzz/build.ninja || cmake --log-level=WARNING -Wno-dev -S . -B build-fuzz -G Ninja \
 	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
 	  -DSANITIZE=fuzzer-no-link,address,undefined

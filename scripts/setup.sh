@@ -6,6 +6,7 @@
 #   scripts/setup.sh --check       only print the missing Debian packages; exit 1 if there are any
 #   scripts/setup.sh --tests       only the packages of tests that are skipped without them
 #   scripts/setup.sh --compilers   only the compilers of `make compilers`
+#   scripts/setup.sh --fuzz        only the compiler of `make fuzz`
 #   scripts/setup.sh --peers       only the libraries that `make bench` compares with
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +18,7 @@ if [ "${1:-}" = --tests ]; then
   list=scripts/apt-packages-test.txt
   # Ubuntu's package chromium only installs a snap, which many systems cannot run.
   ! grep -q '^ID=ubuntu' "${OS_RELEASE:-/etc/os-release}" || exit 0
-elif [ "${1:-}" = --compilers ] || [ "${1:-}" = --peers ]; then
+elif [ "${1:-}" = --compilers ] || [ "${1:-}" = --fuzz ] || [ "${1:-}" = --peers ]; then
   list=scripts/apt-packages-${1#--}.txt
 fi
 

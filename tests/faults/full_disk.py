@@ -127,7 +127,13 @@ def _try(
         FAIL_ERRNO=str(error),
         **_environment(library, folder, call),
     )
+    if [name for name in _kept(folder) if name.endswith(".tmp")]:
+        # Caffe was killed when its log could not be written. The next run removes what it left.
+        run(command, folder)
     found = _kept(folder)
+    if done.code == 0 and os.strerror(error) in done.text:
+        remove(folder)
+        return Outcome.CLEAN_ERROR, done.text
     if found != expected:
         names = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
         return Outcome.CHANGED, f"changed, missing or left behind: {names}\n{done.text}"

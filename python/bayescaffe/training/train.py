@@ -301,8 +301,11 @@ class _Run:
         net = next(filter(None, nets), None)
         if net is None:
             return
-        with contextlib.suppress(BayesCaffeError, OSError):
-            pack_snapshots(net, list(filter(self._is_new, self.parser.models)))
+        try:
+            with contextlib.suppress(BayesCaffeError):
+                pack_snapshots(net, list(filter(self._is_new, self.parser.models)))
+        except OSError as error:
+            logger.warning("The snapshots do not carry their net: %s", error)
 
     def _is_new(self, path: Path) -> bool:
         """Whether this run has written a file, and not only said that it would."""
