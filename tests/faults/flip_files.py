@@ -47,6 +47,7 @@ from bayescaffe.training.log import parse_log
 from bayescaffe.training.snapshots import read_snapshot
 from conftest import input_net, small_net, write_digits, write_solver
 from PIL import Image
+from trial import address_space
 
 OUTCOMES = ("clean error", "accepted", "crash", "hang", "traceback", "over memory")
 ALLOWED = ("clean error", "accepted")
@@ -334,11 +335,6 @@ def damaged(content: bytes, source: random.Random) -> bytes:
         size = min(source.randrange(1, 64), len(changed) - start)
         changed[start : start + size] = source.randbytes(size)
     return bytes(changed)
-
-
-def address_space() -> int:
-    """Bytes of this process, as RLIMIT_AS counts them."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def attempt(kind: Kind, folder: Path) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from trial import BAYESCAFFE, CAFFE, Outcome, Trial, run
-from world import ITERATIONS, SNAPSHOT, World, content, remove
+from world import ITERATIONS, SNAPSHOT, World, content, numbers, remove
 
 CALLS = {
     "open": errno.ENOSPC,
@@ -127,20 +127,31 @@ def _try(
         FAIL_ERRNO=str(error),
         **_environment(library, folder, call),
     )
-    if [name for name in _kept(folder) if name.endswith(".tmp")]:
+    is_said = os.strerror(error) in done.text
+    found = _kept(folder)
+    names = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+    remains = [name for name in names if name.endswith(".tmp")]
+    if is_said and set(names) == set(remains) and remains:
         # Caffe was killed when its log could not be written. The next run removes what it left.
         run(command, folder)
-    found = _kept(folder)
-    if done.code == 0 and os.strerror(error) in done.text:
+        names = [name for name in remains if (folder / name).exists()]
+    if is_said and done.code == 0 and names and all(_has_same_weights(before, folder, names)):
+        # The training went well, but its net could not be packed with it, which was said.
         remove(folder)
         return Outcome.CLEAN_ERROR, done.text
-    if found != expected:
-        names = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+    if names:
         return Outcome.CHANGED, f"changed, missing or left behind: {names}\n{done.text}"
-    if done.outcome is Outcome.CLEAN_ERROR and os.strerror(error) not in done.text:
+    if done.outcome is Outcome.CLEAN_ERROR and not is_said:
         return Outcome.CRASH, f"does not say {os.strerror(error)!r}: {done.text}"
     remove(folder)
     return done.outcome, done.text
+
+
+def _has_same_weights(before: Path, after: Path, names: Sequence[str]) -> Iterator[bool]:
+    for name in names:
+        both = [folder / name for folder in (before, after)]
+        is_model = name.endswith(".caffemodel") and all(path.exists() for path in both)
+        yield is_model and len({b"".join(numbers(path)) for path in both}) == 1
 
 
 def _kept(folder: Path) -> dict[str, str]:

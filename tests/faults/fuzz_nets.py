@@ -26,6 +26,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from trial import address_space
+
 # What each type of layer needs to work, before its numbers are changed: bottoms and parameters.
 LAYERS = {
     "AbsVal": ("image", ""),
@@ -239,11 +241,6 @@ def write_data(folder: Path) -> None:
 
 
 # ---- the child ---------------------------------------------------------------------------------
-
-
-def address_space() -> int:
-    """Bytes that this process has reserved."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def run_net(caffe, path: str, phase: int, rng: random.Random) -> str:

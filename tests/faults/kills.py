@@ -8,12 +8,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-import numpy as np
-from bayescaffe import load_draws
-from bayescaffe.common.pycaffe import read_binary
-from bayescaffe.net.messages import read_weights
 from trial import BAYESCAFFE, CAFFE, Outcome, Trial, run
-from world import ITERATIONS, World, remove
+from world import ITERATIONS, World, numbers, remove
 
 FULL, SAMPLE = 50, 4
 """Moments for each command."""
@@ -77,24 +73,10 @@ def _without_fault(world: World, number: int, folder: Path) -> tuple[dict[str, s
 def _results(command: Command, folder: Path) -> dict[str, str]:
     """The hashes of the results, without paths and times that they hold."""
     return {
-        name: hashlib.sha256(b"".join(_numbers(folder / name))).hexdigest()
+        name: hashlib.sha256(b"".join(numbers(folder / name))).hexdigest()
         for name in command.results
         if (folder / name).exists()
     }
-
-
-def _numbers(path: Path) -> Iterator[bytes]:
-    if path.suffix == ".caffemodel":
-        for layer in read_weights(path):
-            yield from (blob.tobytes() for blob in layer.blobs)
-    elif path.suffix == ".solverstate":
-        state = read_binary(path, "SolverState", "solver state")
-        yield str(state.iter).encode()
-        yield from (np.array(blob.data).tobytes() for blob in state.history)
-    elif path.suffix == ".npz":
-        yield np.asarray(load_draws(path).probabilities).tobytes()
-    else:
-        yield path.read_bytes()
 
 
 def _try(

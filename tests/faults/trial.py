@@ -93,6 +93,11 @@ def run(
     return Done(process.returncode, text)
 
 
+def address_space() -> int:
+    """Bytes that this process has reserved, as RLIMIT_AS counts them."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

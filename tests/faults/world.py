@@ -3,9 +3,14 @@
 import hashlib
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from bayescaffe import load_draws
+from bayescaffe.common.pycaffe import read_binary
+from bayescaffe.net.messages import read_weights
 from trial import BAYESCAFFE, CAFFE, REPO, run
 
 sys.path.insert(0, str(REPO / "tests/python"))
@@ -80,6 +85,21 @@ def content(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def numbers(path: Path) -> Iterator[bytes]:
+    """What a file is written for, without paths and times that it holds."""
+    if path.suffix == ".caffemodel":
+        for layer in read_weights(path):
+            yield from (blob.tobytes() for blob in layer.blobs)
+    elif path.suffix == ".solverstate":
+        state = read_binary(path, "SolverState", "solver state")
+        yield str(state.iter).encode()
+        yield from (np.array(blob.data).tobytes() for blob in state.history)
+    elif path.suffix == ".npz":
+        yield np.asarray(load_draws(path).probabilities).tobytes()
+    else:
+        yield path.read_bytes()
 
 
 def remove(folder: Path) -> None:
