@@ -8,6 +8,7 @@
 
 #include <boost/filesystem.hpp>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 
@@ -157,29 +158,53 @@ TEST_F(AtomicFileTest, FilesAreReplacedTogether) {
   EXPECT_EQ(2, NumFiles());
 }
 
-TEST_F(AtomicFileTest, CaffemodelsTellTheirExtent) {
+TEST_F(AtomicFileTest, MessagesHaveAChecksum) {
   NetParameter net;
   for (const char* name : {"one", "two", "three"}) {
     LayerParameter* layer = net.add_layer();
     layer->set_name(name);
     layer->add_blobs()->add_data(1);
   }
-  const string path = Path("net.caffemodel");
-  WriteProtoToBinaryFile(net, path);
-  NetParameter read;
-  ASSERT_TRUE(ReadProtoFromBinaryFile(path, &read));
-  EXPECT_EQ(net.SerializeAsString(), read.SerializeAsString());
+  SolverState state;
+  state.set_iter(7);
+  const string path = Path("file");
+  const auto try_message = [&](const google::protobuf::Message& message) {
+    WriteProtoToBinaryFile(message, path);
+    const std::unique_ptr<google::protobuf::Message> read(message.New());
+    ASSERT_TRUE(ReadProtoFromBinaryFile(path, read.get()));
+    EXPECT_EQ(message.SerializeAsString(), read->SerializeAsString());
 
-  const string content = Read(path);
-  const size_t last = net.layer(2).ByteSizeLong() + 3;  // tag and length
-  Put(path, content.substr(0, content.size() - last));
-  EXPECT_ERROR(ReadProtoFromBinaryFile(path, &read),
-               path +
-                   ": it lacks layers .* 2 layers with 2 blobs, .* 3 layers "
-                   "with 3 blobs");
-  // A file of stock Caffe.
-  Put(path, net.SerializeAsString());
-  EXPECT_TRUE(ReadProtoFromBinaryFile(path, &read));
+    const string content = Read(path);
+    const size_t head = content.size() - message.ByteSizeLong();
+    EXPECT_EQ(21, head);
+    for (size_t size = head; size < content.size(); ++size) {
+      Put(path, content.substr(0, size));
+      EXPECT_ERROR(
+          ReadProtoFromBinaryFile(path, read.get()),
+          "^" + path + ": cut off, or changed: it has " +
+              std::to_string(size - head) + " bytes after its head, but " +
+              std::to_string(content.size() - head) + " were written$");
+      string damaged = content;
+      damaged[size] ^= 1;
+      Put(path, damaged);
+      EXPECT_ERROR(ReadProtoFromBinaryFile(path, read.get()),
+                   "^" + path + ": damaged: its content does not have");
+    }
+    Put(path, content + "x");
+    EXPECT_ERROR(ReadProtoFromBinaryFile(path, read.get()), "cut off");
+    // A file of stock Caffe.
+    Put(path, message.SerializeAsString());
+    EXPECT_TRUE(ReadProtoFromBinaryFile(path, read.get()));
+  };
+  try_message(net);
+  try_message(state);
+}
+
+// So that they can be read from a pipe.
+TEST_F(AtomicFileTest, DevicesGetNoChecksum) {
+  NetParameter net;
+  net.set_name("net");
+  WriteProtoToBinaryFile(net, "/dev/null");
 }
 
 }  // namespace caffe

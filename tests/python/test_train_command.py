@@ -87,8 +87,8 @@ def test_it_is_caffe_train_with_its_figures(tmp_path, digits, solver):
     weights = result.snapshot.read_bytes()
     plain = caffe("train", "-solver", solver)
     assert plain.returncode == 0, plain.stdout
-    # What it carries of its net is behind the weights.
-    assert weights.startswith(result.snapshot.read_bytes())
+    # The checksum comes first, and what it carries of its net is behind the weights.
+    assert weights[21:].startswith(result.snapshot.read_bytes()[21:])
 
     assert result.iterations == 40
     assert f"accuracy = {1 - result.test_error:g}" in plain.stdout
@@ -345,7 +345,7 @@ def test_damaged_snapshots_are_skipped_with_a_word(tmp_path, caplog, solver):
     model = tmp_path / "run_iter_40.caffemodel"
     model.write_bytes(weights[:-100])
     resumed = train(solver, resume=True, progress=False)
-    assert f"Snapshot skipped: {model}: damaged" in caplog.text
+    assert f"Snapshot skipped: {model}: cut off" in caplog.text
     assert resumed.snapshot.read_bytes() == weights
 
 
@@ -365,10 +365,11 @@ def test_what_makes_a_snapshot_bad(tmp_path, solver):
     from caffe.proto import caffe_pb2
 
     net = caffe_pb2.NetParameter.FromString(whole[model])
-    spoil(state, whole[state][:-200], "run_iter_40.solverstate: damaged")
+    spoil(state, whole[state][:-200], "run_iter_40.solverstate: cut off")
+    spoil(model, whole[model][:-200], "run_iter_40.caffemodel: cut off")
     spoil(state, b"", "run_iter_40.solverstate: not complete")
     spoil(model, b"", "it lacks layers")
-    # Cut between two layers, where the rest is a valid message.
+    # Written by others, without some layers.
     del net.layer[-3:]
     spoil(model, net.SerializeToString(), "run_iter_40.caffemodel: it lacks layers")
     net = caffe_pb2.NetParameter.FromString(whole[model])
@@ -398,7 +399,7 @@ def test_hdf5_snapshots_resume(tmp_path, digits, caplog):
     state = tmp_path / "run_iter_40.solverstate.h5"
     state.write_bytes(state.read_bytes()[:-50])
     resumed = train(solver, resume=True, progress=False)
-    assert "run_iter_40.solverstate.h5: damaged" in caplog.text
+    assert "run_iter_40.solverstate.h5: cut off" in caplog.text
     assert resumed.snapshot.is_file()
     assert "at iteration 20" in resumed.log.read_text()
 

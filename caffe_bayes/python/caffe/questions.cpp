@@ -6,7 +6,6 @@
 #include "caffe/bayes/bayes_param.hpp"
 #include "caffe/bayes/monte_carlo.hpp"
 #include "caffe/net.hpp"
-#include "caffe/util/snapshot.hpp"
 #include "caffe/util/upgrade_proto.hpp"
 
 namespace bp = boost::python;
@@ -24,7 +23,6 @@ bp::object Net_MixingLayer(Net<float>* net, const std::string& output) {
 bp::object UpgradeNet(const std::string& serialized) {
   NetParameter net;
   CHECK(net.ParseFromString(serialized)) << "not a NetParameter";
-  CheckExtent("the net", &net);
   CHECK(UpgradeNetAsNeeded("the net", &net)) << "cannot be upgraded";
   const std::string upgraded = net.SerializeAsString();
   return bp::object(bp::handle<>(

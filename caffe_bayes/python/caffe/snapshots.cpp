@@ -1,8 +1,10 @@
-// What bayescaffe asks of Caffe before it resumes a training.
+// What bayescaffe asks of Caffe before it resumes a training, and when it reads
+// or writes a caffemodel.
 
 #include <boost/python.hpp>
 #include <string>
 
+#include "caffe/util/file_head.hpp"
 #include "caffe/util/snapshot.hpp"
 #include "caffe/util/upgrade_proto.hpp"
 
@@ -28,6 +30,18 @@ uint64_t SolverTrainingHash(const std::string& solver_file) {
   SolverParameter solver;
   ReadSolverParamsFromTextFileOrDie(solver_file, &solver);
   return TrainingHash(solver);
+}
+
+/// check_head: raises if a file begins with a checksum that is not its own.
+void CheckFileHead(const std::string& file) { CheckHead(file); }
+
+/// make_head: what a file with the serialized message `content` begins with.
+bp::object FileHeadOf(const std::string& content) {
+  Hash hash;
+  hash.Add(content.data(), content.size());
+  const std::string head = MakeHead(hash);
+  return bp::object(
+      bp::handle<>(PyBytes_FromStringAndSize(head.data(), head.size())));
 }
 
 }  // namespace caffe

@@ -3,8 +3,10 @@
 The imports are inside of the functions, so that what needs no net works without a build.
 """
 
+import contextlib
 import importlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError
@@ -37,46 +39,36 @@ def caffe_tool() -> Path:
 def read_binary(path: str | os.PathLike, kind: str, what: str):
     """The message of that kind in a binary file, which people call `what`."""
     complaint = f"{path}: damaged, or no {what}"
-    message = decode(read_bytes(path), kind, complaint)
+    content = read_bytes(path)
+    with caffe_says():
+        import_pycaffe("caffe").check_head(os.fspath(path))
+    message = decode(content, kind, complaint)
     if kind == "NetParameter":
-        _check_net(message, path, complaint)
+        message.ClearField("head")
+        _check_names(message, complaint)
     return message
 
 
 def write_caffemodel(net, path: Path) -> None:
-    """Write a `NetParameter` with how much it holds, so that one that is cut off is noticed."""
-    head = type(net)(extent=_extent(net))
-    net.ClearField("extent")
+    """Write a `NetParameter` with a checksum, as Caffe does."""
+    content = net.SerializeToString()
     with scratch_file(path) as scratch:
-        # First in the file. The parts of a message can come in any order.
-        scratch.write_bytes(head.SerializeToString() + net.SerializeToString())
+        scratch.write_bytes(import_pycaffe("caffe").make_head(content) + content)
 
 
-def _extent(net):
-    layers = [*net.layer, *net.layers]
-    return import_pycaffe("caffe.proto.caffe_pb2").NetExtent(
-        layers=len(layers),
-        blobs=sum(len(layer.blobs) for layer in layers),
-    )
+@contextlib.contextmanager
+def caffe_says() -> Iterator[None]:
+    """Raises Caffe's errors as those of this package."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # caffe.Error is a RuntimeError
+        raise BayesCaffeError(str(error)) from error
 
 
-def _check_net(net, path: str | os.PathLike, complaint: str) -> None:
-    """Raise if a caffemodel is cut off, as caffe/util/snapshot.hpp does, or has names that are no
-    text; then forget how much it was written with."""
+def _check_names(net, complaint: str) -> None:
     for layer in (*net.layer, *net.layers):
         if isinstance(layer.name, bytes):  # which protobuf gives for what is not UTF-8
             raise BayesCaffeError(f"{complaint}: the name of a layer is {layer.name}")
-    found, written = _extent(net), net.extent
-    if net.HasField("extent") and found != written:
-        raise BayesCaffeError(
-            f"{path}: it lacks layers or was changed: it holds {_told(found)}, but was written "
-            f"with {_told(written)}"
-        )
-    net.ClearField("extent")
-
-
-def _told(extent) -> str:
-    return f"{extent.layers} layers with {extent.blobs} blobs"
 
 
 def decode(content: bytes, kind: str, complaint: str):

@@ -1,14 +1,13 @@
 """Finds the snapshots of `caffe train` and checks that they are complete."""
 
-import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bayescaffe.common.errors import BayesCaffeError, argument
-from bayescaffe.common.pycaffe import import_pycaffe
+from bayescaffe.common.pycaffe import caffe_says, import_pycaffe
 from bayescaffe.net.messages import read_message
 
 
@@ -94,23 +93,15 @@ def newest_snapshot(
 
 def read_snapshot(state: Path) -> Snapshot:
     """Check that a solver state and its weights are complete, finite and belong together."""
-    with _caffe_says():
+    with caffe_says():
         iteration, model, training = import_pycaffe("caffe").check_snapshot(str(state))
     return Snapshot(iteration, state, Path(model), training)
 
 
 def training_hash(solver_path: str | os.PathLike) -> int:
     """What tells the snapshots of a solver from those of other trainings."""
-    with _caffe_says():
+    with caffe_says():
         return import_pycaffe("caffe").training_hash(str(solver_path))
-
-
-@contextlib.contextmanager
-def _caffe_says() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:  # caffe.Error is a RuntimeError
-        raise BayesCaffeError(str(error)) from error
 
 
 def _iteration(prefix: Path, path: Path) -> int | None:

@@ -31,6 +31,8 @@ class ScratchFile {
   int descriptor() const { return descriptor_; }
   const std::string& filename() const { return filename_; }
   const std::string& name() const { return name_; }
+  /// Whether it has its own name: it was renamed, or cannot be replaced.
+  bool IsInPlace() const { return name_ == filename_; }
   /// Waits until the content is on the disk.
   void Sync();
   /// Replaces the file.
@@ -60,11 +62,20 @@ class AtomicFile {
 
   /// To write to directly; Fail tells of an error.
   int descriptor() const { return scratch_->descriptor(); }
+  const std::string& filename() const { return scratch_->filename(); }
+  bool IsInPlace() const { return scratch_->IsInPlace(); }
   void Write(const void* data, size_t size);
+  /// Overwrites what was written there.
+  void WriteAt(size_t at, const void* data, size_t size);
   [[noreturn]] void Fail(int error) const;
   void Commit();
 
  private:
+  // Calls write_some(next, left) until nothing is left.
+  template <typename WriteSome>
+  void WriteAll(const void* data, size_t size,
+                const WriteSome& write_some) const;
+
   std::unique_ptr<ScratchFile> scratch_;
 };
 

@@ -23,6 +23,8 @@ class Hash {
   void Add(const std::string& text);
   /// The hash of all that was added.
   uint64_t Value() const;
+  /// How many bytes were added.
+  uint64_t size() const { return size_; }
 
  private:
   static constexpr size_t kStripe = 32;

@@ -11,6 +11,7 @@
 
 #include "caffe/common.hpp"
 #include "caffe/util/atomic_file.hpp"
+#include "caffe/util/file_head.hpp"
 
 namespace caffe {
 
@@ -47,7 +48,11 @@ class HDF5Image {
         std::max<ssize_t>(H5Fget_file_image(id_, nullptr, 0), 0), 0);
     CHECK_GT(H5Fget_file_image(id_, &content[0], content.size()), 0)
         << filename << ": Failed to make the HDF5 file";
+    Hash hash;
+    hash.Add(content.data(), content.size());
+    const std::string head = MakeHDF5Head(hash);
     AtomicFile file(filename);
+    file.Write(head.data(), head.size());
     file.Write(content.data(), content.size());
     file.Commit();
   }

@@ -13,14 +13,6 @@
 
 namespace caffe {
 
-/// How much a caffemodel holds. It is written first, so that a file which ends
-/// between two layers has it.
-NetExtent ExtentOf(const NetParameter& net);
-
-/// Throws if a caffemodel holds less, or more, than was written; then forgets
-/// the extent. Files of stock Caffe have none.
-void CheckExtent(const std::string& filename, NetParameter* net);
-
 /// A hash of what determines the result of a training: the train net without
 /// the places of its data, and the solver without `MayDiffer`.
 uint64_t TrainingHash(const SolverParameter& solver);

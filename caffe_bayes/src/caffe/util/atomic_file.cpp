@@ -71,7 +71,7 @@ void RemoveRemains(const std::string& filename) {
   closedir(entries);
 }
 
-bool IsSpecial(const std::string& filename) {
+bool IsDevice(const std::string& filename) {
   struct stat status;
   return stat(filename.c_str(), &status) == 0 && !S_ISREG(status.st_mode) &&
          !S_ISDIR(status.st_mode);
@@ -90,7 +90,7 @@ void FailFile(const std::string& filename, const std::string& why) {
 
 ScratchFile::ScratchFile(const std::string& filename)
     : filename_(filename), name_(filename) {
-  if (IsSpecial(filename)) {
+  if (IsDevice(filename)) {
     descriptor_ = open(filename.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) FailFile(filename, std::strerror(errno));
     return;
@@ -110,7 +110,7 @@ bool ScratchFile::OpenLocked() {
 }
 
 ScratchFile::~ScratchFile() {
-  if (name_ != filename_) unlink(name_.c_str());
+  if (!IsInPlace()) unlink(name_.c_str());
   close(descriptor_);
 }
 
@@ -119,7 +119,7 @@ void ScratchFile::Sync() {
 }
 
 void ScratchFile::Rename() {
-  if (name_ == filename_) return;
+  if (IsInPlace()) return;
   if (std::rename(name_.c_str(), filename_.c_str()) != 0) {
     FailFile(filename_, std::strerror(errno));
   }
@@ -140,9 +140,23 @@ AtomicFile::AtomicFile(const std::string& filename)
     : scratch_(new ScratchFile(filename)) {}
 
 void AtomicFile::Write(const void* data, size_t size) {
+  WriteAll(data, size, [&](const char* next, size_t left) {
+    return write(descriptor(), next, left);
+  });
+}
+
+void AtomicFile::WriteAt(size_t at, const void* data, size_t size) {
+  WriteAll(data, size, [&](const char* next, size_t left) {
+    return pwrite(descriptor(), next, left, at + size - left);
+  });
+}
+
+template <typename WriteSome>
+void AtomicFile::WriteAll(const void* data, size_t size,
+                          const WriteSome& write_some) const {
   const char* next = static_cast<const char*>(data);
   while (size > 0) {
-    const ssize_t written = write(descriptor(), next, size);
+    const ssize_t written = write_some(next, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) Fail(errno);
     next += written;

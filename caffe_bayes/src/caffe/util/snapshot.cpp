@@ -16,6 +16,7 @@
 
 #include "caffe/net.hpp"
 #include "caffe/util/atomic_file.hpp"
+#include "caffe/util/file_head.hpp"
 #include "caffe/util/hash.hpp"
 #include "caffe/util/hdf5.hpp"
 #include "caffe/util/hdf5_scope.hpp"
@@ -35,6 +36,7 @@ bool IsHDF5(const std::string& filename) {
 
 #ifdef USE_HDF5
 hid_t OpenHDF5(const std::string& filename) {
+  CheckHead(filename);
   // From memory: HDF5 would lock the file, which a ScratchFile has done.
   std::ostringstream content;
   content << std::ifstream(filename, std::ios::binary).rdbuf();
@@ -276,33 +278,6 @@ NetParameter TrainNet(const SolverParameter& solver) {
 }
 
 }  // namespace
-
-NetExtent ExtentOf(const NetParameter& net) {
-  NetExtent extent;
-  extent.set_layers(net.layer_size() + net.layers_size());
-  int blobs = 0;
-  for (const LayerParameter& layer : net.layer()) blobs += layer.blobs_size();
-  for (const V1LayerParameter& layer : net.layers()) {
-    blobs += layer.blobs_size();
-  }
-  extent.set_blobs(blobs);
-  return extent;
-}
-
-void CheckExtent(const std::string& filename, NetParameter* net) {
-  if (!net->has_extent()) return;
-  const NetExtent found = ExtentOf(*net), written = net->extent();
-  const auto count = [](const NetExtent& extent) {
-    return std::to_string(extent.layers()) + " layers with " +
-           std::to_string(extent.blobs()) + " blobs";
-  };
-  if (found.layers() != written.layers() || found.blobs() != written.blobs()) {
-    FailFile(filename, "it lacks layers or was changed: it holds " +
-                           count(found) + ", but was written with " +
-                           count(written));
-  }
-  net->clear_extent();
-}
 
 std::vector<std::string> MayDiffer() {
   return {// The net, which is hashed as it is trained, and how it is tested.
