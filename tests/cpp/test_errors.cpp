@@ -17,6 +17,7 @@
 #include "caffe/net.hpp"
 #include "caffe/test/test_caffe_main.hpp"
 #include "caffe/util/benchmark.hpp"
+#include "caffe/util/printable.hpp"
 #include "caffe/util/rng.hpp"
 #include "expect_error.hpp"
 
@@ -273,6 +274,18 @@ TEST_F(NetErrorTest, LeavesTheStreamOfRandomNumbersAlone) {
   const rng_t expected = *caffe_rng();
   EXPECT_ERROR(bayes::MonteCarlo<float>(net_.get(), "weak"), "unlucky batch");
   EXPECT_TRUE(expected == *caffe_rng());
+}
+
+TEST(PrintableTest, EscapesWhatControlsATerminal) {
+  const string kept = "a\tb\n\xc3\xa4\xe2\x82\xac \xf0\x9f\x98\x80 ~";
+  EXPECT_EQ(kept, Printable(kept));
+  EXPECT_EQ("\\x1b[31m\\x07\\x0d\\x7f", Printable("\x1b[31m\a\r\x7f"));
+  EXPECT_EQ("\\xc2\\x9b2J", Printable("\xc2\x9b"
+                                      "2J"));
+  EXPECT_EQ("\\xe2\\x80\\xaetxt", Printable("\xe2\x80\xaetxt"));
+  EXPECT_EQ("\\x9b|\\xff|\\xc3", Printable("\x9b|\xff|\xc3"));
+  EXPECT_EQ("\\xed\\xa0\\x80", Printable("\xed\xa0\x80"));
+  EXPECT_EQ(string("\\x00", 4), Printable(string(1, 0)));
 }
 
 }  // namespace caffe

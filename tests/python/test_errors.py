@@ -203,7 +203,7 @@ def lose_weights(digits, trained, folder):
 def truncate_weights(digits, trained, folder):
     source = trained / "run_iter_2.caffemodel"
     path = truncated(source, folder / "cut.caffemodel", source.stat().st_size - 10)
-    return Case(small_net(digits, None), f"Failed to parse NetParameter file: {path}", weights=path)
+    return Case(small_net(digits, None), f"{path}: cut off", weights=path)
 
 
 def empty_weights(digits, trained, folder):
@@ -217,7 +217,7 @@ def take_a_folder_for_weights(digits, trained, folder):
 
 def truncate_hdf5_weights(digits, trained, folder):
     path = truncated(trained / "hdf5_iter_2.caffemodel.h5", folder / "cut.caffemodel.h5", 3000)
-    return Case(small_net(digits, None), f"Couldn't open {path}", weights=path)
+    return Case(small_net(digits, None), f"{path}: cut off", weights=path)
 
 
 def load_other_shapes(digits, trained, folder):
@@ -270,7 +270,7 @@ def resume_from_no_hdf5(digits, trained, folder):
 def truncate_state(digits, trained, folder):
     source = trained / "run_iter_2.solverstate"
     path = truncated(source, folder / "cut.solverstate", source.stat().st_size // 2)
-    return Case(small_net(digits, None), f"{path}: damaged, or no solver state", resume=path)
+    return Case(small_net(digits, None), f"{path}: cut off", resume=path)
 
 
 def empty_state(digits, trained, folder):
@@ -518,3 +518,17 @@ def test_tool_refuses_unknown_commands_and_missing_flags():
     assert done.returncode == 1
     assert done.lines[0].startswith("caffe: error: tools/caffe.cpp:")
     assert "Need a solver definition to train." in done.lines[0]
+
+
+def test_tool_escapes_control_characters(tmp_path, digits):
+    """Of names in a prototxt, in the log and in the error."""
+    hostile = small_net(digits, None).replace('"conv"', r'"conv\033[2J"')
+    solver = write_solver(tmp_path, hostile, 1)
+    done = run_tool("train", "-v", "-solver", solver)
+    assert done.returncode == 0
+    assert r"Creating Layer conv\x1b[2J" in done.stderr
+    assert "\x1b" not in done.stderr
+    solver = write_solver(tmp_path, hostile.replace("kernel_size: ", "kernel_size: 9"), 1)
+    done = run_tool("train", "-solver", solver)
+    assert done.returncode == 1 and r"conv\x1b[2J" in done.stderr
+    assert "\x1b" not in done.stderr

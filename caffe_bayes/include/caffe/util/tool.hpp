@@ -4,6 +4,8 @@
 #include <exception>
 #include <iostream>
 
+#include "caffe/util/printable.hpp"
+
 namespace caffe {
 
 /// Runs a tool; an error in it is one line on stderr, and exit code 1.
@@ -12,7 +14,7 @@ inline int RunTool(const char* name, int (*run)(int, char**), int argc,
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << name << ": error: " << error.what() << std::endl;
+    std::cerr << name << ": error: " << Printable(error.what()) << std::endl;
     return 1;
   }
 }
