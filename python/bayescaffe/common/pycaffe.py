@@ -37,7 +37,10 @@ def caffe_tool() -> Path:
 def read_binary(path: str | os.PathLike, kind: str, what: str):
     """The message of that kind in a binary file, which people call `what`."""
     complaint = f"{path}: damaged, or no {what}"
-    message = decode(read_bytes(path), kind, complaint)
+    content = read_bytes(path)
+    if not content:  # which protobuf takes for a message without fields
+        raise BayesCaffeError(f"{complaint}: the file is empty")
+    message = decode(content, kind, complaint)
     if kind == "NetParameter":
         _check_net(message, path, complaint)
     return message
