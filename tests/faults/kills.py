@@ -40,8 +40,9 @@ def commands(world: World, folder: Path) -> Iterator[Command]:
     yield Command("bayescaffe data", data, data, ("data/train_lmdb/data.mdb",))
 
 
-def trials(world: World, random: Random, full: bool) -> Iterator[Trial]:
+def jobs(world: World, seed: str, full: bool) -> Iterator[Trial]:
     """Each command, killed at moments spread over the time that it takes."""
+    random = Random(f"{seed} kills")
     for number, name in enumerate(one.name for one in commands(world, world.folder)):
         folder = world.folder / f"kill {number}"
         expected, seconds = _without_fault(world, number, folder)
@@ -92,6 +93,6 @@ def _try(
     ]
     results = _results(command, folder)
     if results != expected or remains:
-        return Outcome.CHANGED, f"expected {expected}, found {results}, remains {remains}"
+        return Outcome.WRONG, f"expected {expected}, found {results}, remains {remains}"
     remove(folder)
     return Outcome.ACCEPTED, done.text
