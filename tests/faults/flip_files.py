@@ -5,9 +5,10 @@
 
 A trial changes a few bytes of a good file, or cuts it, or overwrites a part of it, and reads it in
 a child process with limited memory and time. Allowed are an error for the user (a BayesCaffeError,
-a caffe.Error, an OSError) and acceptance, as no reader can notice all damage. A signal, a hang, any
-other exception and too much memory are defects: the exit code is then 1, and their files are kept
-with --keep.
+a caffe.Error, an OSError) and acceptance, as no reader can notice all damage. What was read is
+compared with what the good file gives: it is the same ("accepted unchanged") or not. A signal, a
+hang, any other exception and too much memory are defects: the exit code is then 1, and their files
+are kept with --keep.
 
 The same seed makes the same damage, whatever else is tried.
 """
@@ -17,20 +18,16 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import random
-import resource
-import select
 import shutil
-import signal
 import sys
 import tempfile
-import traceback
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
@@ -38,26 +35,22 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 import bayescaffe
 import caffe
 import numpy as np
-from bayescaffe import cli
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.pycaffe import read_binary
 from bayescaffe.data.idx import load_set
-from bayescaffe.net.messages import read_mean, read_weights
+from bayescaffe.net.messages import read_mean, read_message, read_weights
 from bayescaffe.reporting import page, plots, svg
 from bayescaffe.training.log import parse_log
 from bayescaffe.training.snapshots import read_snapshot
+from child import Told, attempt, run_command
 from conftest import input_net, small_net, write_digits, write_solver
 from PIL import Image
-from trial import address_space
+from trial import DEFECTS, Found, Outcome
+from world import World, content, numbers
 
-OUTCOMES = ("clean error", "accepted", "crash", "hang", "traceback", "over memory")
-ALLOWED = ("clean error", "accepted")
-MEMORY = 2**29
-"""Bytes that a child may take beyond what its parent has."""
-SECONDS = 60
-
+FULL, SAMPLE = 265, 3
+"""Trials of each kind: 10,000 of 38 kinds."""
 # Children are forks, so what is slow to import is imported here.
 IMPORTED = (page, plots, svg)
-USER_ERRORS = (BayesCaffeError, OSError, caffe.Error)
 
 
 @dataclass(frozen=True)
@@ -169,85 +162,115 @@ def draws_with(name: str) -> Callable[[bytes], bytes]:
 # ---- readers -----------------------------------------------------------------------------------
 
 
-def run_command(*arguments: object) -> None:
-    """A command line; its error is raised again, as what is printed cannot be told apart."""
-    args = cli.build_parser().parse_args([str(one) for one in (*arguments, "--quiet")])
-    args.run(args)
-
-
-def read_all(images: bayescaffe.Images) -> None:
+def read_all(images: bayescaffe.Images) -> list:
     """All images, in order and by index."""
     take = images.in_order()
-    for _ in range(len(images)):
-        take(1)
-    images.read(range(len(images)))
-    _ = images.names
+    found = [take(1) for _ in range(len(images))]
+    return [found, images.read(range(len(images))), images.names, images.labels]
 
 
-def read_images(name: str, **options: object) -> Callable[[Path], None]:
-    def read(folder: Path) -> None:
+def read_images(name: str, **options: object) -> Callable[[Path], list]:
+    def read(folder: Path) -> list:
         images = bayescaffe.open_images(folder / name, **options)
         images.fit(images.shape or (3, 20, 20))
-        read_all(images)
+        return read_all(images)
 
     return read
 
 
-def read_picture_layer(name: str) -> Callable[[Path], None]:
+def read_picture_layer(name: str) -> Callable[[Path], list]:
     """A picture by Caffe's ImageData."""
     read_listed = read_layer("pictures.prototxt.in", "one.txt", 5)
 
-    def read(folder: Path) -> None:
+    def read(folder: Path) -> list:
         (folder / "one.txt").write_text(f"{folder / name} 0\n" * 5)
-        read_listed(folder)
+        return read_listed(folder)
 
     return read
 
 
-def read_layer(net: str, source: str, records: int) -> Callable[[Path], None]:
+def read_layer(net: str, source: str, records: int) -> Callable[[Path], list]:
     """All records of a data layer of Caffe."""
 
-    def read(folder: Path) -> None:
+    def read(folder: Path) -> list:
         text = (folder / net).read_text().replace("SOURCE", str(folder / source))
         (folder / "layer.prototxt").write_text(text)
         built = caffe.Net(str(folder / "layer.prototxt"), caffe.TEST)
-        for _ in range(records // 5 + 1):
-            built.forward()
+        return [
+            {name: blob.copy() for name, blob in built.forward().items()}
+            for _ in range(records // 5 + 1)
+        ]
 
     return read
 
 
-def read_idx(name: str) -> Callable[[Path], None]:
+def read_idx(name: str) -> Callable[[Path], object]:
     return lambda folder: load_set(folder / name)
 
 
-def restore(folder: Path) -> None:
-    read_snapshot(folder / "run_iter_4.solverstate")
+def blobs_of(net: caffe.Net) -> list:
+    return [[blob.data.copy() for blob in blobs] for blobs in net.params.values()]
+
+
+def weights_of(path: Path) -> list:
+    return [[layer.name, layer.type, layer.blobs] for layer in read_weights(path)]
+
+
+def restore(folder: Path) -> list:
+    state = folder / "run_iter_4.solverstate"
+    read_snapshot(state)
     solver = caffe.get_solver(str(folder / "run.solver.prototxt"))
-    solver.restore(str(folder / "run_iter_4.solverstate"))
+    solver.restore(str(state))
+    return [list(numbers(state)), solver.iter, blobs_of(solver.net)]
 
 
-def load_hdf5(folder: Path) -> None:
+def load_hdf5(folder: Path) -> list:
     net = caffe.Net(str(folder / "deploy.prototxt"), caffe.TEST)
     net.copy_from(str(folder / "net.caffemodel.h5"))
+    return blobs_of(net)
 
 
-def inspect(weights: str, *net: str) -> Callable[[Path], None]:
-    return lambda folder: run_command("inspect", *(folder / one for one in (*net, weights)))
+def check(name: str, kind: str) -> Callable[[Path], list]:
+    return lambda folder: [
+        run_command("check", folder / name),
+        str(read_message(folder / name, kind)),
+    ]
 
 
-def analyze(name: str) -> Callable[[Path], None]:
-    return lambda folder: run_command("analyze", folder / name, "--csv", folder / "x.csv")
+def inspect(weights: str, *net: str) -> Callable[[Path], list]:
+    return lambda folder: [
+        run_command("inspect", *(folder / one for one in (*net, weights))),
+        weights_of(folder / weights),
+        str(read_binary(folder / weights, "NetParameter", "caffemodel").inference),
+    ]
 
 
-def make_set(source: str) -> Callable[[Path], None]:
-    return lambda folder: run_command(
-        "data", "folder", folder / source, "--out", folder / "out", "--size", 8, "--force"
-    )
+def analyze(name: str) -> Callable[[Path], list]:
+    def read(folder: Path) -> list:
+        said = run_command("analyze", folder / name, "--csv", folder / "x.csv")
+        return [said, (folder / "x.csv").read_text()]
+
+    return read
 
 
-def prepare_again(folder: Path) -> None:
+def report(folder: Path) -> str:
+    run_command("report", folder / "draws.npz", "--out", folder / "x.html")
+    return (folder / "x.html").read_text()
+
+
+def make_set(source: str) -> Callable[[Path], dict]:
+    def read(folder: Path) -> dict:
+        run_command(
+            "data", "folder", folder / source, "--out", folder / "out", "--size", 8, "--force"
+        )
+        return content(folder / "out")
+
+    return read
+
+
+def prepare_again(folder: Path) -> list:
     run_command("data", "idx", folder / "idx", "--out", folder)
+    return read_images("train_lmdb")(folder)
 
 
 KINDS = {
@@ -257,17 +280,10 @@ KINDS = {
         for name in ("probabilities", "meta")
     },
     "draws, compressed": Kind("packed.npz", analyze("packed.npz")),
-    "report": Kind(
-        "draws.npz",
-        lambda f: run_command("report", f / "draws.npz", "--out", f / "x.html"),
-        member("meta"),
-        draws_with("meta"),
-    ),
-    "prototxt of a net": Kind(
-        "run.net.prototxt", lambda f: run_command("check", f / "run.net.prototxt")
-    ),
+    "report": Kind("draws.npz", report, member("meta"), draws_with("meta")),
+    "prototxt of a net": Kind("run.net.prototxt", check("run.net.prototxt", "NetParameter")),
     "prototxt of a solver": Kind(
-        "run.solver.prototxt", lambda f: run_command("check", f / "run.solver.prototxt")
+        "run.solver.prototxt", check("run.solver.prototxt", "SolverParameter")
     ),
     "caffemodel": Kind(
         "run_iter_4.caffemodel", inspect("run_iter_4.caffemodel", "run.net.prototxt")
@@ -275,7 +291,7 @@ KINDS = {
     "caffemodel with its net": Kind("packed.caffemodel", inspect("packed.caffemodel")),
     "caffemodel, HDF5": Kind("net.caffemodel.h5", load_hdf5),
     "weights alone": Kind(
-        "run_iter_4.caffemodel", lambda f: read_weights(f / "run_iter_4.caffemodel")
+        "run_iter_4.caffemodel", lambda f: weights_of(f / "run_iter_4.caffemodel")
     ),
     "solverstate": Kind("run_iter_4.solverstate", restore),
     "lmdb": Kind("train_lmdb/data.mdb", read_images("train_lmdb")),
@@ -309,7 +325,7 @@ KINDS = {
     "npz": Kind("images.npz", read_images("images.npz")),
     "npy, labels": Kind(
         "labels.npy",
-        lambda f: bayescaffe.open_images(f / "images.npy", labels=f / "labels.npy"),
+        lambda f: bayescaffe.open_images(f / "images.npy", labels=f / "labels.npy").labels,
     ),
     "list, csv": Kind("list.csv", make_set("list.csv")),
     "list, txt": Kind("list.txt", read_images("list.txt")),
@@ -337,81 +353,52 @@ def damaged(content: bytes, source: random.Random) -> bytes:
     return bytes(changed)
 
 
-def attempt(kind: Kind, folder: Path) -> tuple[str, str]:
-    """How a reader takes a damaged file, in a child process: the outcome, and what to print."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        _be_child(kind, folder, writing)
-    os.close(writing)
-    told = b""
-    is_over = False
-    with open(reading, "rb", buffering=0) as pipe:
-        while not is_over:
-            is_ready = select.select([pipe], [], [], SECONDS)[0]
-            chunk = pipe.read(2**16) if is_ready else b""
-            told += chunk
-            is_over = not chunk
-    if not is_ready:
-        os.kill(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
-    if not is_ready:
-        return "hang", f"longer than {SECONDS} s"
-    if os.WIFSIGNALED(status):
-        return "crash", signal.Signals(os.WTERMSIG(status)).name
-    outcome, _, text = told.decode(errors="replace").partition("\n")
-    return (outcome, text) if outcome in OUTCOMES else ("crash", f"exit {status >> 8}: {text}")
-
-
-def _be_child(kind: Kind, folder: Path, writing: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    limit = address_space() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    outcome, text = "accepted", ""
-    try:
-        kind.read(folder)
-    except USER_ERRORS as error:
-        outcome, text = "clean error", str(error)
-        if "bad_alloc" in text or "Cannot allocate" in text:
-            outcome = "over memory"
-    except BaseException as error:
-        is_memory = isinstance(error, MemoryError) or "bad_alloc" in str(error)
-        outcome = "over memory" if is_memory else "traceback"
-        text = traceback.format_exc()
-    os.write(writing, f"{outcome}\n{text}"[:60_000].encode(errors="replace"))
-    os._exit(0)
-
-
-def try_kind(name: str, good: Path, trials: int, seed: int, keep: Path | None) -> Counter:
-    """Damage the file of a kind so many times; print defects, and return the outcomes."""
+def try_kind(name: str, good: Path, trials: int, seed: object, keep: Path | None = None) -> Found:
+    """Damage the file of a kind so many times; return the outcomes."""
     kind = KINDS[name]
     source = random.Random(zlib.crc32(f"{seed} {name}".encode()))
-    found: Counter = Counter()
+    found = Found()
     content = (good / kind.file).read_bytes()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(shutil.copytree(good, Path(scratch, "files")))
-        outcome, text = attempt(kind, folder)
-        if outcome != "accepted":
-            raise SystemExit(f"{name}: without damage: {outcome}: {text}")
+        expected = read_good(name, partial(kind.read, folder))
         for number in range(trials):
             (folder / kind.file).write_bytes(kind.pack(damaged(kind.unpack(content), source)))
-            outcome, text = attempt(kind, folder)
-            found[outcome] += 1
-            if outcome not in ALLOWED:
-                print(f"{name}, trial {number}: {outcome}: {text[-1500:]}", file=sys.stderr)
-            if outcome not in ALLOWED and keep:
+            told = attempt(partial(kind.read, folder))
+            outcome = told.outcome
+            if outcome is Outcome.ACCEPTED and told.digest != expected.digest:
+                outcome = Outcome.ACCEPTED_CHANGED
+            found.add(f"{name}, trial {number}", outcome, told.text)
+            if outcome in DEFECTS and keep:
                 keep.mkdir(exist_ok=True)
                 place = f"{name.replace(' ', '_')}-{number}-{Path(kind.file).name}"
                 shutil.copy(folder / kind.file, keep / place)
     return found
 
 
+def read_good(name: str, read: Callable[[], object]) -> Told:
+    """What a reader makes of a good file: twice the same, or damage could not be told."""
+    first, second = attempt(read), attempt(read)
+    for told in (first, second):
+        if told.outcome is not Outcome.ACCEPTED:
+            raise RuntimeError(f"{name}: without damage: {told.outcome.value}: {told.text}")
+    if first.digest != second.digest:
+        raise RuntimeError(f"{name}: without damage, what is read differs from time to time")
+    return first
+
+
+def jobs(world: World, seed: str, full: bool) -> Iterator[Callable[[], Found]]:
+    """One for each kind."""
+    good = world.folder / "files"
+    good.mkdir()
+    make_files(good)
+    trials = FULL if full else SAMPLE
+    for name in KINDS:
+        yield partial(try_kind, name, good, trials, seed)
+
+
 def show(name: str, cells: list[object]) -> None:
-    print(f"{name:26}" + "".join(f"{cell:>13}" for cell in cells), flush=True)
+    print(f"{name:26}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -428,13 +415,15 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as good:
         good = Path(good)
         make_files(good)
-        show("", ["tried", *OUTCOMES])
+        show("", ["tried", *(outcome.value for outcome in Outcome)])
         for name in args.kinds or KINDS:
             found = try_kind(name, good, args.trials, args.seed, args.keep)
-            total += found
-            show(name, [args.trials, *(found[outcome] for outcome in OUTCOMES)])
-    show("all", [total.total(), *(total[outcome] for outcome in OUTCOMES)])
-    return int(any(total[outcome] for outcome in OUTCOMES if outcome not in ALLOWED))
+            total += found.outcomes
+            show(name, [args.trials, *(found.outcomes[outcome] for outcome in Outcome)])
+            for defect in found.defects:
+                print(defect, file=sys.stderr)
+    show("all", [total.total(), *(total[outcome] for outcome in Outcome)])
+    return int(any(total[outcome] for outcome in DEFECTS))
 
 
 if __name__ == "__main__":

@@ -65,8 +65,9 @@ def commands(world: World) -> dict[str, Sequence[str]]:
     }
 
 
-def trials(world: World, random: Random, full: bool) -> Iterator[Trial]:
+def jobs(world: World, seed: str, full: bool) -> Iterator[Trial]:
     """Every command, function and call that is to fail."""
+    random = Random(f"{seed} full disk")
     library = world.folder / "failing_calls.so"
     source = Path(__file__).with_name("failing_calls.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -76,8 +77,9 @@ def trials(world: World, random: Random, full: bool) -> Iterator[Trial]:
         done = run(command, before)
         if done.code:
             raise RuntimeError(f"{name} failed without a fault:\n{done.text}")
+        counts = _count(library, command, before)
         for call, number in CALLS.items():
-            count = _count(library, call, command, before)
+            count = counts[call]
             chosen = range(1, count + 1)
             most = FULL if full else SAMPLE
             if count > most:
@@ -100,18 +102,22 @@ def _prepare(world: World, folder: Path) -> None:
     (folder / "hdf5.solver.prototxt").write_text(text + "\nsnapshot_format: HDF5")
 
 
-def _environment(library: Path, folder: Path, call: str) -> dict[str, str]:
-    return {"LD_PRELOAD": str(library), "FAIL_UNDER": str(folder), "FAIL_CALL": call}
+def _environment(library: Path, folder: Path) -> dict[str, str]:
+    return {"LD_PRELOAD": str(library), "FAIL_UNDER": str(folder)}
 
 
-def _count(library: Path, call: str, command: Sequence[str], before: Path) -> int:
-    """How often a command calls a function; the largest number of its processes."""
+def _count(library: Path, command: Sequence[str], before: Path) -> dict[str, int]:
+    """How often a command calls each function: the largest numbers of its processes."""
     folder, told = before.with_name("count"), before.with_name("count.txt")
-    told.unlink(missing_ok=True)
+    told.write_text("")
     shutil.copytree(before, folder)
-    run(command, folder, FAIL_COUNT=str(told), **_environment(library, folder, call))
+    run(command, folder, FAIL_COUNT=str(told), **_environment(library, folder))
     remove(folder)
-    return max(map(int, told.read_text().split())) if told.exists() else 0
+    counts = dict.fromkeys(CALLS, 0)
+    for line in told.read_text().splitlines():
+        call, count = line.split()
+        counts[call] = max(counts[call], int(count))
+    return counts
 
 
 def _try(
@@ -123,9 +129,10 @@ def _try(
     done = run(
         command,
         folder,
+        FAIL_CALL=call,
         FAIL_AT=str(n),
         FAIL_ERRNO=str(error),
-        **_environment(library, folder, call),
+        **_environment(library, folder),
     )
     is_said = os.strerror(error) in done.text
     found = _kept(folder)
@@ -140,7 +147,7 @@ def _try(
         remove(folder)
         return Outcome.CLEAN_ERROR, done.text
     if names:
-        return Outcome.CHANGED, f"changed, missing or left behind: {names}\n{done.text}"
+        return Outcome.WRONG, f"changed, missing or left behind: {names}\n{done.text}"
     if done.outcome is Outcome.CLEAN_ERROR and not is_said:
         return Outcome.CRASH, f"does not say {os.strerror(error)!r}: {done.text}"
     remove(folder)

@@ -314,12 +314,13 @@ class Failure:
 
 
 def fuzz(
-    seed: int, count: int, megabytes: int = 400, seconds: float = 30
+    seed: int, count: int, megabytes: int = 400, seconds: float = 30, first: int = 0
 ) -> tuple[Counter, list[Failure]]:
-    """Run `count` nets of a seed: how they ended, and those that failed."""
+    """Run the nets of a seed from `first` to before `count`: how they ended, and those that
+    failed."""
     results: Counter = Counter()
     failures = []
-    number = 0
+    number = first
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from bayescaffe.net.packing import is_packed
 from trial import BAYESCAFFE, CAFFE, Outcome, Trial, run
 from world import ITERATIONS, World, numbers, remove
 
@@ -24,6 +25,8 @@ class Command:
     again: Sequence[str]
     results: Sequence[str]
     """The files that it is run for. Logs tell times, so they differ."""
+    packs: bool = False
+    """Whether all caffemodels carry their net in the end."""
 
 
 def commands(world: World, folder: Path) -> Iterator[Command]:
@@ -32,7 +35,7 @@ def commands(world: World, folder: Path) -> Iterator[Command]:
     train = (*BAYESCAFFE, "train", solver, "--quiet")
     resume = (*train, "--resume")
     yield Command("caffe train", (CAFFE, "train", "-solver", solver), resume, trained)
-    yield Command("bayescaffe train", train, resume, trained)
+    yield Command("bayescaffe train", train, resume, trained, packs=True)
     sample = (*BAYESCAFFE, "sample", world.net, world.model, "--passes", "400", "--quiet")
     sample = (*map(str, sample), "--out", str(folder / "draws.npz"))
     yield Command("bayescaffe sample", sample, sample, ("draws.npz",))
@@ -40,8 +43,9 @@ def commands(world: World, folder: Path) -> Iterator[Command]:
     yield Command("bayescaffe data", data, data, ("data/train_lmdb/data.mdb",))
 
 
-def trials(world: World, random: Random, full: bool) -> Iterator[Trial]:
+def jobs(world: World, seed: str, full: bool) -> Iterator[Trial]:
     """Each command, killed at moments spread over the time that it takes."""
+    random = Random(f"{seed} kills")
     for number, name in enumerate(one.name for one in commands(world, world.folder)):
         folder = world.folder / f"kill {number}"
         expected, seconds = _without_fault(world, number, folder)
@@ -72,11 +76,14 @@ def _without_fault(world: World, number: int, folder: Path) -> tuple[dict[str, s
 
 def _results(command: Command, folder: Path) -> dict[str, str]:
     """The hashes of the results, without paths and times that they hold."""
-    return {
+    found = {
         name: hashlib.sha256(b"".join(numbers(folder / name))).hexdigest()
         for name in command.results
         if (folder / name).exists()
     }
+    if command.packs:
+        found |= {path.name: "packed" for path in folder.glob("*.caffemodel") if is_packed(path)}
+    return found
 
 
 def _try(
@@ -92,6 +99,6 @@ def _try(
     ]
     results = _results(command, folder)
     if results != expected or remains:
-        return Outcome.CHANGED, f"expected {expected}, found {results}, remains {remains}"
+        return Outcome.WRONG, f"expected {expected}, found {results}, remains {remains}"
     remove(folder)
     return Outcome.ACCEPTED, done.text

@@ -4,83 +4,69 @@
     .venv/bin/python tests/faults/run.py --sample              two minutes of it
     .venv/bin/python tests/faults/run.py --only kills --seed 7
 
-Exit code 1 if a fault led to a crash, a hang, a result that is silently another one, or too much
+Exit code 1 if a fault led to a result that is wrong in silence, a crash, a hang, or too much
 memory; each such trial is described. A damaged file may be accepted: no reader notices a changed
 pixel.
 """
 
 import argparse
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
-from random import Random
 
+import bad_prototxts
+import bombs
+import cut_files
 import flip_files
 import full_disk
 import fuzz_nets
+import hostile
 import kills
 from tqdm import tqdm
-from trial import DEFECTS, Outcome, Trial
+from trial import SECONDS, Found, Outcome
 from world import World, make_world
 
 JOBS = 2
-
-Row = dict[str, int]
-"""How often each outcome was seen."""
-
-
-def run_trials(campaign) -> Callable[[World, int, bool], tuple[Row, list[str]]]:
-    """A campaign whose trials are known beforehand."""
-
-    def run(world: World, seed: int, full: bool) -> tuple[Row, list[str]]:
-        name = campaign.__name__
-        trials = list(campaign.trials(world, Random(f"{seed} {name}"), full))
-        return try_all(name, trials)
-
-    return run
+NETS, SAMPLE_NETS = 2500, 150
+NETS_AT_ONCE = 125
 
 
-def try_nets(world: World, seed: int, full: bool) -> tuple[Row, list[str]]:
+def nets(world: World, seed: str, full: bool) -> Iterator[Callable[[], Found]]:
     """Nets with extreme numbers."""
-    results, failures = fuzz_nets.fuzz(seed, 2500 if full else 150)
-    hangs = [one for one in failures if one.reason.startswith("takes more")]
-    row = {
-        "tried": results.total(),
-        Outcome.CLEAN_ERROR.value: results["error"],
-        Outcome.ACCEPTED.value: results.total() - results["error"] - results["fails"],
-        Outcome.CRASH.value: len(failures) - len(hangs),
-        Outcome.HANG.value: len(hangs),
-    }
-    return row, [
-        f"fuzz_nets.py --seed {seed} --show {one.number}: {one.reason}" for one in failures
-    ]
+    count = NETS if full else SAMPLE_NETS
+    for first in range(0, count, NETS_AT_ONCE):
+        yield partial(try_nets, int(seed), first, min(first + NETS_AT_ONCE, count))
 
 
-def try_files(world: World, seed: int, full: bool) -> tuple[Row, list[str]]:
-    """Damaged files of every format."""
-    trials = 265 if full else 5  # of 38 kinds: 10,000
-    row: Counter = Counter()
-    with tempfile.TemporaryDirectory() as good:
-        flip_files.make_files(Path(good))
-        for name in tqdm(flip_files.KINDS, desc="files", disable=not sys.stderr.isatty()):
-            row += flip_files.try_kind(name, Path(good), trials, seed, None)
-    tried = row.total()
-    row["crash"] += row.pop("traceback", 0)
-    defects = [f"{row[each.value]} files: {each.value}" for each in DEFECTS if row[each.value]]
-    return {"tried": tried, **row}, defects
+def try_nets(seed: int, first: int, last: int) -> Found:
+    results, failures = fuzz_nets.fuzz(seed, last, seconds=SECONDS, first=first)
+    found = Found()
+    found.outcomes[Outcome.CLEAN_ERROR] = results["error"]
+    found.outcomes[Outcome.ACCEPTED] = results.total() - results["error"] - results["fails"]
+    for failure in failures:
+        is_hang = failure.reason.startswith("takes more")
+        name = f"fuzz_nets.py --seed {seed} --show {failure.number}"
+        found.add(name, Outcome.HANG if is_hang else Outcome.CRASH, failure.reason)
+    return found
 
 
 CAMPAIGNS = {
-    "kills": run_trials(kills),
-    "full disk": run_trials(full_disk),
-    "nets": try_nets,
-    "files": try_files,
+    "kills": kills.jobs,
+    "full disk": full_disk.jobs,
+    "cut files": cut_files.jobs,
+    "damaged files": flip_files.jobs,
+    "bad prototxts": bad_prototxts.jobs,
+    "random nets": nets,
+    "bombs": bombs.jobs,
+    "hostile files": hostile.jobs,
 }
+"""Each gives functions that make trials, in a process that does nothing else meanwhile."""
 
 
 def main() -> int:
@@ -92,49 +78,52 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=CAMPAIGNS, help="a campaign")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
     args = parser.parse_args()
-    print(f"seed {args.seed}")
-    rows, defects = {}, []
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+    print(f"seed {args.seed}\n")
+    head = ["campaign", "tried", *(outcome.value for outcome in Outcome), "minutes"]
+    show(head)
+    show(["---"] * len(head))
+    found = {}
+    # Not forks of this process: what it has imported and started would be in them.
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-") as folder,
+        ProcessPoolExecutor(JOBS, context) as pool,
+    ):
         world = make_world(Path(folder))
         for name in args.only or CAMPAIGNS:
-            rows[name], bad = CAMPAIGNS[name](world, args.seed, not args.sample)
-            defects += bad
-    print(table(rows))
+            start = time.monotonic()
+            jobs = list(CAMPAIGNS[name](world, str(args.seed), not args.sample))
+            found[name] = one = try_all(pool, name, jobs)
+            counts = [one.outcomes.total(), *(one.outcomes[outcome] for outcome in Outcome)]
+            minutes = (time.monotonic() - start) / 60
+            show([name, *(f"{count:,}" for count in counts), f"{minutes:.1f}"])
     if args.json:
+        rows = {
+            name: {outcome.value: one.outcomes[outcome] for outcome in Outcome}
+            for name, one in found.items()
+        }
         args.json.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1))
+    defects = [defect for one in found.values() for defect in one.defects]
     for defect in defects:
         print(f"\n{defect}")
     return 1 if defects else 0
 
 
-def try_all(name: str, trials: list[Trial]) -> tuple[Row, list[str]]:
-    """How often each outcome was seen, and the trials that show a defect."""
-    with ThreadPoolExecutor(JOBS) as pool:
-        found = list(
-            tqdm(
-                pool.map(lambda trial: trial.run(), trials),
-                desc=name,
-                total=len(trials),
-                disable=not sys.stderr.isatty(),
-            )
-        )
-    counts = Counter(outcome for outcome, _ in found)
-    bad = [
-        f"{outcome.value}: {trial.name}\n{text[-2000:]}"
-        for trial, (outcome, text) in zip(trials, found, strict=True)
-        if outcome in DEFECTS
-    ]
-    return {"tried": len(trials), **{each.value: counts[each] for each in Outcome}}, bad
+def try_all(pool: ProcessPoolExecutor, name: str, jobs: list[Callable[[], Found]]) -> Found:
+    """What became of all trials of a campaign."""
+    found = Found()
+    running = [pool.submit(job) for job in jobs]
+    for done in tqdm(
+        as_completed(running), desc=name, total=len(jobs), disable=not sys.stderr.isatty()
+    ):
+        found.outcomes.update(done.result().outcomes)
+        found.defects.extend(done.result().defects)
+    return found
 
 
-def table(rows: dict[str, Row]) -> str:
-    """In Markdown."""
-    head = ["campaign", "tried", *(each.value for each in Outcome)]
-    lines = [head, ["---"] * len(head)]
-    lines += [
-        [name, *(f"{row.get(column, 0):,}" for column in head[1:])] for name, row in rows.items()
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def show(cells: list[str]) -> None:
+    """A line of a table in Markdown."""
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -15,30 +16,53 @@ CAFFE = str(REPO / "build/caffe/tools/caffe")
 BAYESCAFFE = (sys.executable, "-m", "bayescaffe")
 MEMORY = 4 * 2**30
 """Bytes of address space: pycaffe, OpenBLAS and their threads take about 1.5 GB of it."""
-SECONDS = 60
+SECONDS = 180
+"""Much more than any command takes, as the machine may be busy."""
 
 
 class Outcome(enum.Enum):
     """In the order of the table's columns. The last four are defects."""
 
     CLEAN_ERROR = "clean error"
-    ACCEPTED = "accepted"
-    CHANGED = "changed in silence"
+    ACCEPTED = "accepted unchanged"
+    ACCEPTED_CHANGED = "accepted changed"
+    """Other data, and no reader can know: a pixel of a picture, a number of a prototxt."""
+    WRONG = "wrong in silence"
+    """A result that must not be, and nothing says so."""
     CRASH = "crash"
     HANG = "hang"
     OVER_MEMORY = "over memory"
 
 
-DEFECTS = (Outcome.CHANGED, Outcome.CRASH, Outcome.HANG, Outcome.OVER_MEMORY)
+DEFECTS = (Outcome.WRONG, Outcome.CRASH, Outcome.HANG, Outcome.OVER_MEMORY)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of trials."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    defects: list[str] = field(default_factory=list)
+
+    def add(self, name: str, outcome: Outcome, text: str) -> None:
+        """One more trial. The name says how to find it again, under the seed of the run."""
+        self.outcomes[outcome] += 1
+        if outcome in DEFECTS:
+            self.defects.append(f"{outcome.value}: {name}\n{text[-2000:]}")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A fault to try. The name says how to find it again, under the seed of the run."""
+    """A fault to try."""
 
     name: str
     run: Callable[[], tuple[Outcome, str]]
     """Returns what became of it, and the words that were said."""
+
+    def __call__(self) -> Found:
+        found = Found()
+        found.add(self.name, *self.run())
+        return found
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bayescaffe import cli
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.stats import analysis, metrics
+from bayescaffe.stats import metrics
 from bayescaffe.stats.analysis import analyze
 from bayescaffe.stats.draws import Draws, load_draws, save_draws
 from bayescaffe.stats.intervals import KINDS, certain
@@ -165,7 +165,7 @@ def test_chunks_change_nothing_and_bound_the_memory(monkeypatch, tmp_path):
     draws = random_draws(draws=400, images=500)
     save_draws(tmp_path / "draws.npz", draws.probabilities, draws.labels, draws.meta)
     whole = analyze(draws)
-    monkeypatch.setattr(analysis, "CHUNK_NUMBERS", 400 * 4 * 7)  # seven images
+    monkeypatch.setattr("bayescaffe.stats.draws.PART_NUMBERS", 400 * 4 * 7)  # seven images
     mapped = load_draws(tmp_path / "draws.npz")
     analyze(mapped)  # imports and caches
     tracemalloc.start()
@@ -246,7 +246,7 @@ def test_repr_is_a_few_lines_without_arrays():
 
 
 def test_draws_that_are_no_probabilities(monkeypatch):
-    monkeypatch.setattr(analysis, "CHUNK_NUMBERS", 3 * 2 * 70)  # seventy images
+    monkeypatch.setattr("bayescaffe.stats.draws.PART_NUMBERS", 3 * 2 * 70)  # seventy images
     for bad, what in ((np.nan, "nan"), (-0.1, "-0.1"), (0.9, "1.5"), (np.inf, "inf")):
         probabilities = np.full((3, 200, 2), 0.5, np.float32)
         probabilities[2, 150, 1] = bad

@@ -5,11 +5,8 @@ import io
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
-import zipfile
-import zlib
 from pathlib import Path
 
 import bayescaffe
@@ -29,9 +26,9 @@ from bayescaffe.data.image_files import _plain, decode
 from bayescaffe.stats.draws import load_draws, save_draws
 from bayescaffe.training.log import parse_log
 from conftest import PLAIN_ENVIRONMENT, REPO, write_digits
+from hostile_files import ESCAPE, draws_bomb, idx_bomb, png, special_files
 from PIL import Image
 
-ESCAPE = "\x1b[31mred\x9b2J"
 PROBABILITIES = np.random.default_rng(0).dirichlet(np.ones(3), (50, 20)).astype(np.float32)
 
 
@@ -71,14 +68,6 @@ print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 
 
 # What is not a file
-
-
-def special_files(folder):
-    os.mkfifo(folder / "pipe")
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(folder / "socket"))
-    server.close()
-    return {"pipe": folder / "pipe", "socket": folder / "socket", "device": Path("/dev/zero")}
 
 
 def test_only_files_are_opened(tmp_path):
@@ -121,24 +110,6 @@ def test_commands_refuse_what_is_no_file(tmp_path, monkeypatch, capsys, command)
 
 
 # Files that are larger inside
-
-
-def png(width, height):
-    """A black PNG; one of a million pixels or more has no pixels in its file."""
-
-    def chunk(kind, content):
-        return b"".join(
-            (
-                len(content).to_bytes(4, "big"),
-                kind + content,
-                zlib.crc32(kind + content).to_bytes(4, "big"),
-            )
-        )
-
-    data = zlib.compress(bytes((1 + width) * height) if width * height < 10**6 else b"")
-    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    head = chunk(b"IHDR", size + b"\x08\0\0\0\0")
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def test_a_picture_of_many_pixels_is_refused(tmp_path):
@@ -211,17 +182,6 @@ def test_a_large_picture_is_converted_in_strips(monkeypatch, mode):
         assert np.array_equal(_plain(image, channels), whole)
 
 
-def idx_bomb(folder, images):
-    """Four IDX files, one of which promises and has so many images of 1000 x 1000 pixels."""
-    write_digits(folder, train=4, test=2, size=12, classes=2)
-    (folder / "train-images-idx3-ubyte").unlink()
-    head = b"\0\0\x08\x03" + np.array([images, 1000, 1000], ">u4").tobytes()
-    with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb") as file:
-        file.write(head)
-        for _ in range(images):
-            file.write(bytes(10**6))
-
-
 def test_an_idx_file_that_unpacks_to_much_is_refused(tmp_path):
     idx_bomb(tmp_path, 40)
     told, peak = peak_of(LOAD_IDX.format(tmp_path), BAYESCAFFE_MAX_UNPACKED="30000000")
@@ -230,11 +190,7 @@ def test_an_idx_file_that_unpacks_to_much_is_refused(tmp_path):
 
 
 def test_an_idx_file_is_not_unpacked_beyond_what_it_promises(tmp_path):
-    idx_bomb(tmp_path, 60)
-    path = tmp_path / "train-images-idx3-ubyte.gz"
-    content = bytearray(gzip.decompress(path.read_bytes()))
-    content[4:8] = (4).to_bytes(4, "big")
-    path.write_bytes(gzip.compress(content))
+    idx_bomb(tmp_path, 60, promised=4)
     told, peak = peak_of(LOAD_IDX.format(tmp_path))
     assert "at least 4000017 bytes, but its dimensions 4x1000x1000 need 4000016" in told
     assert peak < 3e7
@@ -257,15 +213,7 @@ def test_the_files_of_a_set_unpack_to_one_sum(tmp_path):
 
 def test_compressed_draws_that_unpack_to_much_are_refused(tmp_path):
     path = tmp_path / "bomb.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        head = io.BytesIO()
-        shape = (10, 1000, 1000)
-        fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(head, fields)
-        with archive.open("probabilities.npy", "w", force_zip64=True) as member:
-            member.write(head.getvalue())
-            for _ in range(10):
-                member.write(bytes(4 * 10**6))
+    draws_bomb(path, 10)
     told, peak = peak_of(f"draws.load_draws({str(path)!r})", BAYESCAFFE_MAX_UNPACKED="30000000")
     assert "bomb.npz: unpacks to 40000128 bytes, more than the 30000000 that are" in told
     assert peak < 2e7
@@ -340,32 +288,63 @@ def test_a_changed_byte_of_draws_is_noticed(draws_file):
     content = bytearray(draws_file.read_bytes())
     content[3000] ^= 1
     draws_file.write_bytes(content)
-    with pytest.raises(BayesCaffeError, match="'probabilities' is damaged.* CRC"):
+    with pytest.raises(BayesCaffeError, match="'probabilities' is damaged.*checksum"):
         load_draws(draws_file)
 
 
-def test_draws_that_are_truncated_while_in_use_are_an_error(tmp_path):
-    """`analyze` ended with SIGBUS."""
-    path = tmp_path / "draws.npz"
+def truncated_in_use(folder, use, in_memory):
+    """What a program says that uses draws of a file which is truncated after loading."""
+    path = folder / "draws.npz"
     probabilities = np.full((50, 20_000, 3), 1 / 3, np.float32)
-    save_draws(path, probabilities, None, {})
+    save_draws(path, probabilities, np.zeros(20_000, int), {})
     done = run(f"""
 import os, bayescaffe
-draws = bayescaffe.load_draws({str(path)!r})
-os.truncate({str(path)!r}, 5000)
+from bayescaffe.common import npz
+npz.IN_MEMORY = {in_memory}
+path = {str(path)!r}
+draws = bayescaffe.load_draws(path)
+analysis = bayescaffe.analyze(draws, progress=False)
+os.truncate(path, 5000)
 try:
-    bayescaffe.analyze(draws, progress=False)
+    {use}
 except bayescaffe.BayesCaffeError as error:
     print(error)
 """)
-    told = f"{path}: truncated while it was in use\n"
-    assert (done.returncode, done.stdout) == (0, told), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_images_of_draws_are_those_of_the_map(draws_file):
-    draws = load_draws(draws_file)
-    assert np.array_equal(draws.of_images(3, 8), PROBABILITIES[:, 3:8])
-    assert np.array_equal(draws.of_images(19, 20), PROBABILITIES[:, 19:])
+def test_draws_in_memory_stay_when_their_file_is_truncated(tmp_path):
+    """The process ended with SIGBUS."""
+    use = "print(round(float(draws.probabilities.sum(dtype=float))))"
+    assert truncated_in_use(tmp_path, use, 2**30) == "1000000\n"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "bayescaffe.analyze(draws, progress=False)",
+        "bayescaffe.report(path + '.html', draws, analysis)",
+        "sum(len(part) for _, part in draws.parts())",
+    ],
+)
+def test_large_draws_that_are_truncated_while_in_use_are_an_error(tmp_path, use):
+    """`analyze` ended with SIGBUS."""
+    told = f"{tmp_path / 'draws.npz'}: truncated while it was in use\n"
+    assert truncated_in_use(tmp_path, use, 0) == told
+
+
+def test_images_in_memory_stay_when_their_file_is_truncated(tmp_path):
+    """The process ended with SIGBUS."""
+    path = tmp_path / "images.npy"
+    np.save(path, np.ones((500, 40, 40), np.uint8))
+    done = run(f"""
+import os, bayescaffe
+images = bayescaffe.open_images({str(path)!r})
+os.truncate({str(path)!r}, 200)
+print(images.read(range(500)).sum())
+""")
+    assert (done.returncode, done.stdout) == (0, "800000\n"), done.stderr
 
 
 @pytest.mark.parametrize("order", "<>")

@@ -1,10 +1,11 @@
-"""`make bench` works: every subject runs and computes what upstream Caffe computes."""
+"""The benchmarks work: every subject runs and computes what upstream Caffe computes."""
 
 import json
 import math
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from bayescaffe.common import provenance
@@ -35,6 +36,25 @@ def test_bench_runs_and_verifies_its_subjects(tmp_path):
     assert results["commit"].split()[0] == head
     assert f"at commit `{head}" in done.stdout
     assert results["machine"] == provenance.machine() and results["machine"] in done.stdout
+
+
+def test_files_are_timed_with_two_builds(tmp_path):
+    """The other one is the same here."""
+    pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+    other = Path(pycaffe.__file__).parents[1]
+    command = [sys.executable, REPO / "benchmarks/bench_files.py", "--quick", "--old", other]
+    done = subprocess.run(
+        [*command, "--folder", tmp_path, "--json", tmp_path / "files.json"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "files.json").read_text())
+    assert len(found) == 8
+    for name, times in found.items():
+        assert times.keys() == {"this build", "old build"}
+        assert f"| {name} | " in done.stdout and all(min(each) > 0 for each in times.values())
+    assert [path.name for path in tmp_path.iterdir()] == ["files.json"]
 
 
 @pytest.fixture(scope="module")

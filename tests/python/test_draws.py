@@ -1,4 +1,4 @@
-"""Draws files: what is saved is loaded, mapped and not read, and what is damaged is refused."""
+"""Draws files: what is saved is loaded, what is large is mapped, what is damaged is refused."""
 
 import json
 import tracemalloc
@@ -60,7 +60,20 @@ def test_what_numpy_writes_is_loaded(tmp_path):
         assert np.array_equal(load_draws(tmp_path / "x.npz").probabilities, PROBABILITIES)
 
 
-def test_probabilities_are_mapped_read_only_and_aligned(path):
+@pytest.fixture
+def mapped(monkeypatch):
+    """Every array is taken for a large one."""
+    monkeypatch.setattr("bayescaffe.common.npz.IN_MEMORY", 0)
+
+
+def test_probabilities_are_read_and_read_only(path):
+    probabilities = load_draws(path).probabilities
+    assert not isinstance(probabilities.base, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        probabilities[0] = 0
+
+
+def test_many_probabilities_are_mapped_read_only_and_aligned(path, mapped):
     probabilities = load_draws(path).probabilities
     assert isinstance(probabilities.base, np.memmap)
     assert probabilities.flags.aligned
@@ -69,7 +82,7 @@ def test_probabilities_are_mapped_read_only_and_aligned(path):
         probabilities[0] = 0
 
 
-def test_an_array_is_written_and_loaded_without_a_copy_in_memory(tmp_path):
+def test_a_large_array_is_written_and_loaded_without_a_copy_in_memory(tmp_path, mapped):
     array = np.memmap(tmp_path / "scratch", np.float32, "w+", shape=(50, 20_000, 10))  # 40 MB
     array[-1, -1] = 7
     tracemalloc.start()
@@ -78,6 +91,24 @@ def test_an_array_is_written_and_loaded_without_a_copy_in_memory(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("in_memory", [0, 2**30])
+def test_images_of_draws_are_those_of_the_array(tmp_path, monkeypatch, order, in_memory):
+    monkeypatch.setattr("bayescaffe.common.npz.IN_MEMORY", in_memory)
+    monkeypatch.setattr("bayescaffe.stats.draws.PART_NUMBERS", 2 * 4 * 3)  # two images
+    np.savez(
+        tmp_path / "x.npz",
+        probabilities=np.asarray(PROBABILITIES, order=order),
+        meta=np.array("{}"),
+    )
+    draws = load_draws(tmp_path / "x.npz")
+    assert np.array_equal(draws.of_images(1, 4), PROBABILITIES[:, 1:4])
+    assert np.array_equal(draws.of_images(4, 5), PROBABILITIES[:, 4:])
+    starts, parts = zip(*draws.parts(), strict=True)
+    assert starts == (0, 2, 4)
+    assert np.array_equal(np.concatenate(parts, axis=1), PROBABILITIES)
 
 
 def test_damaged_and_foreign_files_are_refused(path, tmp_path):
@@ -121,7 +152,7 @@ def test_python_objects_are_not_unpickled(tmp_path):
         NpzFile(tmp_path / "x.npz") as file,
         pytest.raises(BayesCaffeError, match="objects are not read"),
     ):
-        file.map("a")
+        file.array("a")
 
 
 def test_a_file_stays_when_its_successor_fails(path):

@@ -15,6 +15,8 @@ from PIL import Image
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 import bayescaffe  # noqa: E402
 from bayescaffe import BayesCaffeError, Model, cli, pack, predict  # noqa: E402
+from bayescaffe.common.pycaffe import read_binary, write_caffemodel  # noqa: E402
+from bayescaffe.net.packing import is_packed  # noqa: E402
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 NAMES = ["circle", "ring", "square", "a cross"]
@@ -193,6 +195,27 @@ def test_train_writes_such_files(tmp_path, digits, elsewhere):
         write_solver(tmp_path, small_net(digits, BAYES), 6), resume=True, progress=False
     )
     assert resumed.iterations == 6 and Model(resumed.snapshot).classes == 4
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["all done", "some left"])
+def test_a_run_that_was_killed_while_it_packed_is_made_good(tmp_path, digits, is_left):
+    """Its snapshots did not carry their net, and what it was writing stayed."""
+    solver = write_solver(tmp_path, small_net(digits, BAYES), 8, snapshot=2)
+    bayescaffe.train(solver, progress=False)
+    models = sorted(tmp_path.glob("*.caffemodel"))
+    assert len(models) == 4 and all(map(is_packed, models))
+    for path in models[1:]:
+        net = read_binary(path, "NetParameter", "caffemodel")
+        net.ClearField("inference")
+        write_caffemodel(net, path)
+    (tmp_path / ".run_iter_4.caffemodel.0123456789abcdef.tmp").write_text("half")
+    before = models[0].stat().st_mtime_ns
+    if is_left:
+        (tmp_path / "run_iter_8.solverstate").unlink()
+    bayescaffe.train(solver, resume=True, progress=False)
+    assert all(map(is_packed, models))
+    assert not list(tmp_path.glob(".*"))
+    assert models[0].stat().st_mtime_ns == before
 
 
 def test_training_of_another_kind_of_net_works_as_before(tmp_path, digits):

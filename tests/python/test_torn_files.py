@@ -439,6 +439,13 @@ def test_files_of_stock_caffe_load_and_stock_caffe_reads_ours(tmp_path, digits):
     assert caffe_pb2.NetParameter.FromString(head).ListFields()[0][0].number >= 1000
 
 
+def test_an_empty_caffemodel_is_refused(tmp_path):
+    """It was one without layers."""
+    (tmp_path / "x.caffemodel").write_bytes(b"")
+    with pytest.raises(BayesCaffeError, match="x.caffemodel: damaged.*: the file is empty"):
+        read_weights(tmp_path / "x.caffemodel")
+
+
 def test_a_layer_whose_name_is_no_text_is_refused(tmp_path, digits):
     _, weights = save_weights(tmp_path, small_net(digits, BAYES))
     weights.write_bytes(weights.read_bytes().replace(b"hidden", b"hid\xffen"))

@@ -53,6 +53,13 @@ def texts(findings):
 # ---- Whole trainings
 
 
+def test_caffe_tells_what_is_wrong_with_iter_size(tmp_path, digits):
+    """It was a division by zero."""
+    solver = write_solver(tmp_path, small_net(digits, GOOD), 2, iter_size=0)
+    with pytest.raises(BayesCaffeError, match="iter_size is 0, but must be 1 to"):
+        train(solver, progress=False)
+
+
 def test_strong_kl_is_told_before_it_makes_the_loss_nan(tmp_path, digits, capsys, caplog, rule):
     # The evidence lower bound.
     text = small_net(digits, "dataset_size: 330 kl_weight: 1").replace(

@@ -278,14 +278,14 @@ def _run_folder(args: argparse.Namespace) -> None:
 
 
 def _run_array(args: argparse.Namespace) -> None:
-    from bayescaffe.data.arrays import map_array
+    from bayescaffe.data.arrays import read_array
     from bayescaffe.data.building import from_arrays
 
     _print(
         args,
         from_arrays(
-            map_array(args.X),
-            map_array(args.y),
+            read_array(args.X),
+            read_array(args.y),
             args.out,
             layout=args.layout,
             channels=args.channels,

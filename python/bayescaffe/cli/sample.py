@@ -108,8 +108,10 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
     count, images, classes = draws.probabilities.shape
     wrong = None
     if draws.labels is not None:
-        predicted = draws.probabilities.mean(axis=0).argmax(axis=-1)
-        wrong = int((predicted != draws.labels).sum())
+        wrong = 0
+        for start, part in draws.parts():
+            labels = draws.labels[start : start + part.shape[1]]
+            wrong += int((part.mean(axis=0).argmax(axis=-1) != labels).sum())
     seconds = draws.meta["seconds"]
     result = {
         "out": str(out),

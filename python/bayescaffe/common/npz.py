@@ -1,7 +1,7 @@
-"""Arrays in .npz files that are larger than memory.
+"""Arrays in .npz files that may be larger than memory.
 
-An .npz is a zip archive of .npy files. NumPy reads and writes a whole member at once; here a member
-that is stored without compression is a memory map of the archive itself.
+An .npz is a zip archive of .npy files. NumPy reads and writes a whole member at once; here a large
+member that is stored without compression is a memory map of the archive itself.
 """
 
 import io
@@ -29,6 +29,9 @@ ALIGNMENT = 64
 # An extra field of a zip entry begins with an id and a length; readers skip ids they do not know.
 PADDING_ID = b"BC"
 CHUNK = 2**18
+# Bytes. A larger array is mapped, a smaller one is read, and stays if somebody truncates the file.
+# It is as much as a compressed file may unpack to by default.
+IN_MEMORY = 2**30
 # What zipfile and the decompressors that it uses raise for damaged archives.
 ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -68,33 +71,32 @@ class NpzFile:
         """The names of the arrays."""
         return (name.removesuffix(".npy") for name in self._zip.namelist())
 
-    def map(self, name: str) -> np.ndarray:
-        """The array `name`, read-only. One that is compressed is unpacked into a nameless file."""
-        return self.stored(name).map
+    def array(self, name: str) -> np.ndarray:
+        """The array `name`, read-only."""
+        return self.stored(name).array
 
     def stored(self, name: str) -> "StoredArray":
-        """The array `name`. Its bytes are compared with their checksum, once."""
+        """The array `name`. Its bytes are compared with their checksum, once. One that is
+        compressed is unpacked into a nameless file."""
         if name not in list(self):
             raise BayesCaffeError(f"{self.path}: has no array {name!r}, but {list(self)}")
         try:
             info = self._zip.getinfo(name + ".npy")
             with self._zip.open(info) as member:
                 if info.compress_type == zipfile.ZIP_STORED:
-                    return self._in_place(member, info)
+                    return self._in_place(info)
                 return self._unpack(member, info)
         except ZIP_ERRORS as error:
             raise BayesCaffeError(
                 f"{self.path}: the array {name!r} is damaged, or of objects: {error}"
             ) from error
 
-    def _in_place(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
-        while member.read(CHUNK):
-            pass  # at the end, zipfile compares the checksum
+    def _in_place(self, info: zipfile.ZipInfo) -> "StoredArray":
         self._file.seek(info.header_offset + 26)
         # The bytes begin behind the header, the name and the extra field.
         lengths = np.frombuffer(self._file.read(4), "<u2").tolist()
         start = info.header_offset + 30 + sum(lengths)
-        return StoredArray(self._file, start, info.file_size, self.path)
+        return StoredArray(self._file, start, info.file_size, self.path, info.CRC)
 
     def _unpack(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
         needed = npy_size(member)
@@ -110,44 +112,85 @@ class NpzFile:
 class StoredArray:
     """An .npy, alone in a file or as a part of one.
 
-    `map` is quick, but if somebody truncates the file, using it ends the process with SIGBUS.
+    If it is mapped and somebody truncates the file, using `array` ends the process with SIGBUS.
     `columns` then raises an error.
     """
 
-    map: np.ndarray
-    """A read-only memory map."""
+    array: np.ndarray
+    """Read-only: in memory, or a memory map."""
 
-    def __init__(self, file: BinaryIO, start: int, size: int, path: str | os.PathLike) -> None:
-        """Raises ValueError for what is not an .npy, is cut short, or holds Python objects.
+    def __init__(
+        self,
+        file: BinaryIO,
+        start: int,
+        size: int,
+        path: str | os.PathLike,
+        checksum: int | None = None,
+    ) -> None:
+        """Raises ValueError for what is not an .npy, is cut short, is not what its checksum says,
+        or holds Python objects.
 
         Args:
             file: stays the caller's, who may close it.
             start, size: the bytes of the .npy in the file.
+            checksum: CRC-32 of these bytes. An array in memory is compared with it as it is read.
         """
         file.seek(start)
         shape, order, dtype = _read_header(file)
         self._path, self._start = path, file.tell()
-        needed = self._start - start + math.prod(shape) * dtype.itemsize
-        if needed > size:
+        count = math.prod(shape) * dtype.itemsize
+        size = min(size, os.fstat(file.fileno()).st_size - start)
+        needed = self._start - start + count
+        if needed > size or (checksum is not None and needed != size):
             raise ValueError(f"it has {size} bytes, but its header needs {needed}")
-        if 0 in shape or shape == () or dtype.itemsize == 0:
-            self.map = np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
+        self._is_mapped = shape != () and count > IN_MEMORY
+        content = None if self._is_mapped else np.empty(count, np.uint8)
+        if checksum is not None:
+            _read_checked(file, start, self._start, count, checksum, content)
+        elif content is not None and file.readinto(content) != count:
+            raise ValueError("it is cut short")
+        if content is None:
+            self.array = np.memmap(file, dtype, "r", self._start, shape, order).view(np.ndarray)
+        elif dtype.itemsize:
+            self.array = content.view(dtype).reshape(shape, order=order)
         else:
-            self.map = np.memmap(file, dtype, "r", self._start, shape, order).view(np.ndarray)
-        _check_characters(self.map)
+            self.array = np.zeros(shape, dtype)  # texts of no characters
+        self.array.flags.writeable = False
+        _check_characters(self.array)
         self._file = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
 
     def columns(self, start: int, stop: int) -> np.ndarray:
-        """`map[:, start:stop]`, read from the file as it is now."""
-        array = self.map
-        if array.ndim < 2 or not array.flags.c_contiguous:
-            return np.array(array[:, start:stop])
-        part = np.empty((len(array), *array[0, start:stop].shape), array.dtype)
+        """`array[:, start:stop]` of an array with three axes, read from the file as it is now if it
+        is mapped."""
+        if not self._is_mapped:
+            return self.array[:, start:stop]
+        # In Fortran's order, the file has the axes the other way round.
+        is_fortran = not self.array.flags.c_contiguous
+        array = self.array.T if is_fortran else self.array
+        part = np.empty((len(array), stop - start, array.shape[2]), array.dtype)
         for row, into in enumerate(part):
             place = self._start + row * array.strides[0] + start * array.strides[1]
             if os.preadv(self._file.fileno(), [into.data.cast("B")], place) != into.nbytes:
                 raise BayesCaffeError(f"{self._path}: truncated while it was in use")
-        return part
+        return part.T if is_fortran else part
+
+
+def _read_checked(
+    file: BinaryIO, start: int, data: int, count: int, checksum: int, content: np.ndarray | None
+) -> None:
+    """Compare a header, which begins at `start`, and the `count` bytes from `data` on with their
+    checksum. These bytes go to `content` at the same time, if there is one."""
+    file.seek(start)
+    found = zlib.crc32(file.read(data - start))
+    scratch = np.empty(CHUNK if content is None else 0, np.uint8)
+    for begin in range(0, count, CHUNK):
+        end = min(begin + CHUNK, count)
+        part = scratch[: end - begin] if content is None else content[begin:end]
+        if file.readinto(part) != len(part):
+            raise ValueError("it is cut short")
+        found = zlib.crc32(part, found)
+    if found != checksum:
+        raise ValueError("its bytes do not have its checksum (CRC-32)")
 
 
 def _check_characters(array: np.ndarray) -> None:
@@ -183,10 +226,9 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], str, np.dtype]:
     return shape, "F" if is_fortran else "C", dtype
 
 
-def map_npy(file: BinaryIO) -> np.ndarray:
-    """The array of an open .npy file, as a read-only memory map. Raises ValueError as `StoredArray`
-    does."""
-    return StoredArray(file, 0, os.fstat(file.fileno()).st_size, file.name).map
+def read_npy(file: BinaryIO) -> np.ndarray:
+    """The array of an open .npy file, read-only. Raises ValueError as `StoredArray` does."""
+    return StoredArray(file, 0, os.fstat(file.fileno()).st_size, file.name).array
 
 
 def write_npz(

@@ -40,6 +40,8 @@ def read_binary(path: str | os.PathLike, kind: str, what: str):
     """The message of that kind in a binary file, which people call `what`."""
     complaint = f"{path}: damaged, or no {what}"
     content = read_bytes(path)
+    if not content:  # which protobuf takes for a message without fields
+        raise BayesCaffeError(f"{complaint}: the file is empty")
     with caffe_says():
         import_pycaffe("caffe").check_head(os.fspath(path))
     message = decode(content, kind, complaint)

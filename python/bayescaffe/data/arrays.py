@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument, times
-from bayescaffe.common.npz import NpzFile, map_npy
+from bayescaffe.common.npz import NpzFile, read_npy
 from bayescaffe.common.reading import open_regular
 from bayescaffe.data.interface import Images, Labels, Shape
 
@@ -100,9 +100,9 @@ def checked_order(channels: str | None, shape: Shape, name: str) -> str | None:
 def open_array_file(path: Path, channels: str | None = None) -> ArrayImages:
     """The images of an .npy file, or of an .npz file with the labels that may be in it."""
     if path.suffix == ".npy":
-        return ArrayImages(map_array(path), path=path, channels=channels)
+        return ArrayImages(read_array(path), path=path, channels=channels)
     with NpzFile(path) as file:
-        arrays = {name: file.map(name) for name in file}
+        arrays = {name: file.array(name) for name in file}
     images = [name for name, array in arrays.items() if array.ndim in (3, 4)]
     if len(images) != 1:
         raise BayesCaffeError(
@@ -125,10 +125,10 @@ def checked_labels(labels: np.ndarray, name: str, images: int) -> np.ndarray:
     return labels.astype(np.int64)
 
 
-def map_array(path: Path) -> np.ndarray:
-    """The array in an .npy file, as a read-only memory map."""
+def read_array(path: Path) -> np.ndarray:
+    """The array in an .npy file, read-only."""
     with open_regular(path) as file:
         try:
-            return map_npy(file)
+            return read_npy(file)
         except ValueError as error:
             raise BayesCaffeError(f"{path}: damaged, or not an array (.npy): {error}") from error

@@ -21,9 +21,9 @@ from bayescaffe.data.arrays import (
     ArrayImages,
     checked_labels,
     checked_order,
-    map_array,
     one_image,
     open_array_file,
+    read_array,
 )
 from bayescaffe.data.frames import TableImages, is_table
 from bayescaffe.data.image_files import ImageFiles, is_pillow, open_folder, open_list
@@ -136,7 +136,7 @@ def _read_labels(labels: str | os.PathLike | np.ndarray, images: int) -> np.ndar
         return checked_labels(labels, "labels", images)
     path = Path(labels)
     if path.suffix == ".npy":
-        return checked_labels(map_array(path), str(path), images)
+        return checked_labels(read_array(path), str(path), images)
     try:
         numbers = [int(word) for word in read_text(path).split()]
     except ValueError as error:

@@ -64,6 +64,11 @@ def pack_snapshots(net: str | os.PathLike, snapshots: Sequence[Path]) -> None:
             _write(path, carried, path)
 
 
+def is_packed(caffemodel: str | os.PathLike) -> bool:
+    """Whether a caffemodel carries its net."""
+    return read_binary(caffemodel, "NetParameter", "caffemodel").HasField("inference")
+
+
 def _write(weights: Path, carried, out: Path) -> Path:
     if weights.suffix == ".h5":
         raise BayesCaffeError(

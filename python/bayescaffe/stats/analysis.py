@@ -20,8 +20,6 @@ from bayescaffe.common.progress import ProgressBar
 from bayescaffe.stats import intervals, metrics
 from bayescaffe.stats.draws import Draws, load_draws
 
-CHUNK_NUMBERS = 2**18
-"""Probabilities processed at a time: a few megabytes with all copies."""
 SUM_TOLERANCE = 1e-3
 """How far the probabilities of an image may be from a sum of 1."""
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
@@ -289,12 +287,9 @@ def _per_image(
     progress: bool,
 ) -> dict[str, np.ndarray]:
     """The fields of `Analysis` that are computed image by image."""
-    draws, images, classes = source.probabilities.shape
     parts = []
-    step = max(1, CHUNK_NUMBERS // (draws * classes))
-    with ProgressBar(images, "analysing", show=progress, delay=1) as bar:
-        for start in range(0, images, step):
-            chunk = source.of_images(start, min(start + step, images))
+    with ProgressBar(source.probabilities.shape[1], "analysing", show=progress, delay=1) as bar:
+        for start, chunk in source.parts():
             _check(chunk, name, start)
             mean = chunk.mean(axis=0, dtype=np.float64)
             predicted = mean.argmax(axis=-1)
@@ -312,7 +307,7 @@ def _per_image(
                 "epistemic": epistemic,
             }
             if labels is not None:
-                wrong = chunk.argmax(axis=-1) != labels[start : start + step]
+                wrong = chunk.argmax(axis=-1) != labels[start : start + chunk.shape[1]]
                 part["wrong_draws"] = wrong.mean(axis=0)
             parts.append(part)
             bar.advance(chunk.shape[1])

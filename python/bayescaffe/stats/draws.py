@@ -6,13 +6,13 @@ A draws file is an uncompressed .npz with the members
     labels          int64 per image; missing if the labels are not known
     meta            JSON text: where the numbers come from
 
-so `np.load(path)["probabilities"]` reads it too. `load_draws` maps the probabilities into memory
-instead of reading them, so a file may be larger than memory.
+so `np.load(path)["probabilities"]` reads it too. `load_draws` maps more than 1 GiB of them into
+memory instead of reading them, so a file may be larger than memory.
 """
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,13 +24,19 @@ from bayescaffe.common.npz import NpzFile, StoredArray, write_npz
 from bayescaffe.common.packages import import_optional
 from bayescaffe.common.reading import parse_json
 
+PART_NUMBERS = 2**18
+"""Probabilities processed at a time: a few megabytes with all copies."""
+
 
 @dataclass(frozen=True)
 class Draws:
     """The class probabilities of images, one set for each network drawn from the posterior."""
 
     probabilities: np.ndarray
-    """float32, draws x images x classes; a read-only memory map if loaded from a file."""
+    """float32, draws x images x classes; read-only if loaded from a file.
+
+    More than 1 GiB is a memory map of the file. If somebody truncates that file, using the map ends
+    the process; use `of_images` or `parts`, which raise an error then."""
     labels: np.ndarray | None = None
     """int64 per image; None if not known."""
     meta: dict = field(default_factory=dict)
@@ -50,12 +56,18 @@ class Draws:
     def of_images(self, start: int, stop: int) -> np.ndarray:
         """The probabilities of the images from `start` to before `stop`.
 
-        From a file, they are read as it is now: if it was truncated, that is an error, whereas
-        `probabilities` would end the process.
+        From a large file, they are read as it is now. If it was truncated, that is an error.
         """
-        if self._stored is not None and self._stored.map is self.probabilities:
+        if self._stored is not None and self._stored.array is self.probabilities:
             return self._stored.columns(start, stop)
         return np.asarray(self.probabilities[:, start:stop])
+
+    def parts(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All probabilities, a few images at a time: the index of the first, and `of_images`."""
+        draws, images, classes = self.probabilities.shape
+        step = max(1, PART_NUMBERS // (draws * classes))
+        for start in range(0, images, step):
+            yield start, self.of_images(start, min(start + step, images))
 
     def to_xarray(self):
         """A DataArray of xarray: the probabilities by draw, image and class.
@@ -135,12 +147,16 @@ def write_draws(
 
 
 def load_draws(path: str | os.PathLike) -> Draws:
-    """Open a draws file. The probabilities stay on disk until they are used."""
+    """Open a draws file.
+
+    Up to 1 GiB of probabilities are read into memory. More than that stays on disk until it is
+    used: see `Draws.probabilities`.
+    """
     with NpzFile(path) as file:
         stored = file.stored("probabilities")
-        probabilities = stored.map
-        labels = file.map("labels") if "labels" in file else None
-        text = file.map("meta")
+        probabilities = stored.array
+        labels = file.array("labels") if "labels" in file else None
+        text = file.array("meta")
     try:
         meta = parse_json(str(text))
     except ValueError as error:

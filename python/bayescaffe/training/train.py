@@ -19,7 +19,7 @@ from bayescaffe.common.pycaffe import caffe_tool
 from bayescaffe.net.checking import Finding
 from bayescaffe.net.messages import read_message
 from bayescaffe.net.own_data import check_own_data
-from bayescaffe.net.packing import pack_snapshots
+from bayescaffe.net.packing import is_packed, pack_snapshots
 from bayescaffe.training.log import RESUMED, CurveWriter, LogParser
 from bayescaffe.training.process import CaffeProcess
 from bayescaffe.training.snapshots import (
@@ -124,6 +124,7 @@ def train(
                 "%s has reached iteration %s, and max_iter of %s is %s: nothing is left to do",
                 *(start.state, start.iteration, solver, message.max_iter),
             )
+            run.pack()
             return run.result(start.iteration, start.model)
         command = [str(caffe_tool()), "train", "-solver", str(solver)]
         if start:
@@ -296,20 +297,34 @@ class _Run:
         )
 
     def pack(self) -> None:
-        """Let the snapshots carry their net, unless it is no classifier."""
+        """Let the snapshots carry their net, unless it is no classifier.
+
+        Among them are those of an earlier run that was killed before it came to this.
+        """
         nets = (*self.message.test_net, self.message.net, self.message.train_net)
         net = next(filter(None, nets), None)
         if net is None:
             return
+        models = dict.fromkeys((*filter(self._is_new, self.parser.models), *self._left_over()))
         try:
             with contextlib.suppress(BayesCaffeError):
-                pack_snapshots(net, list(filter(self._is_new, self.parser.models)))
+                pack_snapshots(net, list(models))
         except OSError as error:
             logger.warning("The snapshots do not carry their net: %s", error)
 
     def _is_new(self, path: Path) -> bool:
         """Whether this run has written a file, and not only said that it would."""
         return path.is_file() and path.stat().st_mtime_ns >= self.start_time
+
+    def _left_over(self) -> Iterator[Path]:
+        """The caffemodels of the training that this run resumes which do not carry their net."""
+        if self.start is None or self.start.training is None:
+            return
+        for state in list_states(snapshot_prefix(self.solver, self.message)):
+            model = state.with_suffix(".caffemodel")
+            with contextlib.suppress(BayesCaffeError, OSError):
+                if not is_packed(model) and read_snapshot(state).training == self.start.training:
+                    yield model
 
     def _keep(self, line: str) -> list[dict[str, float]]:
         with errors_name(self.log_path):

@@ -57,7 +57,7 @@ class Watch:
             found = check_training(files)
             self.before = found.findings
             self._objective, self._kl_term = found.objective, found.kl_term
-            self._epoch = math.ceil(epoch_iterations(net) / message.iter_size)
+            self._epoch = math.ceil(epoch_iterations(net) / max(1, message.iter_size))
         self._next_look = self._first_look = max(self._epoch, FIRST_LOOK)
         self._told: set[str] = set()
 
