@@ -33,6 +33,9 @@ std::string MakeHDF5Head(const Hash& rest);
 void LeaveSpaceForHead(AtomicFile* file);
 void WriteHead(AtomicFile* file);
 
+/// The hash in the head of a file; 0 if it has no head.
+uint64_t ChecksumOf(const std::string& filename);
+
 /// Throws if a file has a head and the rest is not what the head tells.
 void CheckHead(const std::string& filename);
 

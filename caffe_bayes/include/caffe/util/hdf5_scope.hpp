@@ -6,7 +6,7 @@
 
 #include <hdf5.h>
 
-#include <algorithm>
+#include <memory>
 #include <string>
 
 #include "caffe/common.hpp"
@@ -44,16 +44,17 @@ class HDF5Image {
 
   void Save(const std::string& filename) const {
     H5Fflush(id_, H5F_SCOPE_GLOBAL);
-    std::string content(
-        std::max<ssize_t>(H5Fget_file_image(id_, nullptr, 0), 0), 0);
-    CHECK_GT(H5Fget_file_image(id_, &content[0], content.size()), 0)
-        << filename << ": Failed to make the HDF5 file";
+    const ssize_t size = H5Fget_file_image(id_, nullptr, 0);
+    CHECK_GT(size, 0) << filename << ": Failed to make the HDF5 file";
+    // Not cleared first, as a string is.
+    const std::unique_ptr<char[]> content(new char[size]);
+    CHECK_EQ(size, H5Fget_file_image(id_, content.get(), size)) << filename;
     Hash hash;
-    hash.Add(content.data(), content.size());
+    hash.Add(content.get(), size);
     const std::string head = MakeHDF5Head(hash);
     AtomicFile file(filename);
     file.Write(head.data(), head.size());
-    file.Write(content.data(), content.size());
+    file.Write(content.get(), size);
     file.Commit();
   }
 

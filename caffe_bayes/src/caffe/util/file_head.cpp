@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 #include "caffe/proto/caffe.pb.h"
 
@@ -73,24 +71,53 @@ bool ParseHead(const std::string& bytes, FileHead* head) {
   return head->has_size() && head->has_hash();
 }
 
-void CheckRest(const std::string& filename, int file, uint64_t file_size) {
-  const std::string first = ReadAt(filename, file, HeadSize() + 1, 0);
-  FileHead head;
-  if (!ParseHead(first.substr(0, HeadSize()), &head)) return;
-  // No field of a message begins with 0.
-  const bool has_user_block = first.size() > HeadSize() && first.back() == 0;
-  const uint64_t start =
-      std::min<uint64_t>(has_user_block ? kUserBlock : HeadSize(), file_size);
-  if (file_size - start != head.size()) {
-    FailFile(filename, "cut off, or changed: it has " +
-                           std::to_string(file_size - start) +
-                           " bytes after its head, but " +
-                           std::to_string(head.size()) + " were written");
+// A file and its head, if it has one.
+class HeadedFile {
+ public:
+  explicit HeadedFile(const std::string& filename) : filename_(filename) {
+    struct stat status;
+    if (stat(filename.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
+      return;
+    }
+    size_ = status.st_size;
+    file_ = open(filename.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file_ < 0) return;  // which the reader tells
+    const std::string first = ReadAt(filename, file_, HeadSize() + 1, 0);
+    has_head_ = ParseHead(first.substr(0, HeadSize()), &head_);
+    // No field of a message begins with 0.
+    const bool has_user_block = first.size() > HeadSize() && first.back() == 0;
+    start_ =
+        std::min<uint64_t>(has_user_block ? kUserBlock : HeadSize(), size_);
   }
-  if (HashFrom(filename, file, start).Value() != head.hash()) {
-    FailFile(filename, "damaged: its content does not have its checksum");
+  ~HeadedFile() {
+    if (file_ >= 0) close(file_);
   }
-}
+  HeadedFile(const HeadedFile&) = delete;
+
+  uint64_t checksum() const { return has_head_ ? head_.hash() : 0; }
+
+  void Check() const {
+    if (!has_head_) return;
+    if (size_ - start_ != head_.size()) {
+      FailFile(filename_, "cut off, or changed: it has " +
+                              std::to_string(size_ - start_) +
+                              " bytes after its head, but " +
+                              std::to_string(head_.size()) + " were written");
+    }
+    if (HashFrom(filename_, file_, start_).Value() != head_.hash()) {
+      FailFile(filename_, "damaged: its content does not have its checksum");
+    }
+  }
+
+ private:
+  const std::string filename_;
+  uint64_t size_ = 0;
+  int file_ = -1;
+  bool has_head_ = false;
+  FileHead head_;
+  // Where the rest begins.
+  uint64_t start_ = 0;
+};
 
 }  // namespace
 
@@ -125,14 +152,10 @@ void WriteHead(AtomicFile* file) {
   file->WriteAt(0, head.data(), head.size());
 }
 
-void CheckHead(const std::string& filename) {
-  struct stat status;
-  if (stat(filename.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-  const int file = open(filename.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;  // which the reader tells
-  const std::unique_ptr<const int, void (*)(const int*)> closer(
-      &file, [](const int* opened) { close(*opened); });
-  CheckRest(filename, file, status.st_size);
+uint64_t ChecksumOf(const std::string& filename) {
+  return HeadedFile(filename).checksum();
 }
+
+void CheckHead(const std::string& filename) { HeadedFile(filename).Check(); }
 
 }  // namespace caffe

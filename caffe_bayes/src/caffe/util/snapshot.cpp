@@ -5,11 +5,13 @@
 #include <hdf5_hl.h>
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -35,16 +37,35 @@ bool IsHDF5(const std::string& filename) {
 }
 
 #ifdef USE_HDF5
-hid_t OpenHDF5(const std::string& filename) {
-  CheckHead(filename);
-  // From memory: HDF5 would lock the file, which a ScratchFile has done.
-  std::ostringstream content;
-  content << std::ifstream(filename, std::ios::binary).rdbuf();
-  std::string image = content.str();
-  const hid_t file = H5LTopen_file_image(&image[0], image.size(), 0);
-  if (file < 0) FailFile(filename, "damaged, not there, or no HDF5 file");
-  return file;
-}
+// A file of HDF5 in memory: HDF5 would lock the file, which a ScratchFile has
+// done.
+class HDF5Content {
+ public:
+  explicit HDF5Content(const std::string& filename)
+      : id_(Open(filename)), closer_(id_) {}
+  hid_t id() const { return id_; }
+
+ private:
+  hid_t Open(const std::string& filename) {
+    CheckHead(filename);
+    std::ifstream file(filename, std::ios::binary | std::ios::ate);
+    const std::streamoff size = std::max<std::streamoff>(file.tellg(), 0);
+    content_.reset(new char[size]);
+    file.seekg(0);
+    file.read(content_.get(), size);
+    const hid_t id = H5LTopen_file_image(
+        content_.get(), size,
+        H5LT_FILE_IMAGE_DONT_COPY | H5LT_FILE_IMAGE_DONT_RELEASE);
+    if (!file || id < 0) {
+      FailFile(filename, "damaged, not there, or no HDF5 file");
+    }
+    return id;
+  }
+
+  std::unique_ptr<char[]> content_;  // not cleared first, as a string is
+  const hid_t id_;
+  const HDF5Closer closer_;
+};
 
 bool HasNumbers(hid_t group, const std::string& name) {
   const hid_t dataset = H5Dopen2(group, name.c_str(), H5P_DEFAULT);
@@ -63,8 +84,8 @@ void ReadBlob(hid_t group, const std::string& name, BlobProto* proto) {
 
 NetParameter ReadHDF5Weights(const std::string& filename) {
   NetParameter net;
-  const hid_t file = OpenHDF5(FilesTogether::ReadableName(filename));
-  const HDF5Closer file_closer(file);
+  const HDF5Content content(FilesTogether::ReadableName(filename));
+  const hid_t file = content.id();
   const hid_t layers = H5Gopen2(file, "data", H5P_DEFAULT);
   const HDF5Closer layers_closer(layers);
   for (int i = 0; i < hdf5_get_num_links(layers); ++i) {
@@ -86,8 +107,8 @@ uint64_t LoadHash(hid_t file, const std::string& name) {
 
 SolverState ReadHDF5State(const std::string& filename) {
   SolverState state;
-  const hid_t file = OpenHDF5(filename);
-  const HDF5Closer file_closer(file);
+  const HDF5Content content(filename);
+  const hid_t file = content.id();
   state.set_iter(hdf5_load_int(file, "iter"));
   state.set_current_step(hdf5_load_int(file, "current_step"));
   if (H5LTfind_dataset(file, "learned_net")) {
@@ -157,12 +178,27 @@ bool HasNumbers(const BlobProto& blob) {
   return blob.data_size() + blob.double_data_size() > 0;
 }
 
-uint64_t SnapshotHash(const SolverState& state, const NetParameter& weights) {
+// The checksum of an HDF5 file of weights; 0 if it is none, or has none.
+uint64_t HDF5Checksum(const std::string& model) {
+  return IsHDF5(model) ? ChecksumOf(FilesTogether::ReadableName(model)) : 0;
+}
+
+// `weights` gives those of the state. It is not called for an HDF5 file with a
+// checksum: to read the numbers again would take longer than to write them. A
+// caffemodel of the other format has another checksum as soon as it carries its
+// net.
+template <typename Weights>
+uint64_t SnapshotHash(const SolverState& state, const Weights& weights) {
   Hash hash;
   hash.Add(state.iter());
   hash.Add(state.current_step());
   for (const BlobProto& blob : state.history()) AddBlob(blob, &hash);
-  for (const LayerParameter& layer : weights.layer()) {
+  if (const uint64_t checksum = HDF5Checksum(state.learned_net())) {
+    hash.Add(checksum);
+    return hash.Value();
+  }
+  const NetParameter& net = weights();  // which may be a temporary
+  for (const LayerParameter& layer : net.layer()) {
     hash.Add(layer.name());
     for (const BlobProto& blob : layer.blobs()) {
       if (HasNumbers(blob)) AddBlob(blob, &hash);  // not noise without numbers
@@ -307,7 +343,8 @@ uint64_t TrainingHash(const SolverParameter& solver) {
 }
 
 void AddHash(SolverState* state) {
-  state->set_hash(SnapshotHash(*state, ReadWeights(state->learned_net())));
+  state->set_hash(
+      SnapshotHash(*state, [&] { return ReadWeights(state->learned_net()); }));
 }
 
 SolverState CheckSnapshot(const std::string& state_file) {
@@ -336,7 +373,8 @@ SolverState CheckSnapshot(const std::string& state_file) {
     }
   }
   CheckLayers(state, weights, state_file);
-  if (state.has_hash() && state.hash() != SnapshotHash(state, weights)) {
+  const auto read = [&]() -> const NetParameter& { return weights; };
+  if (state.has_hash() && state.hash() != SnapshotHash(state, read)) {
     FailFile(state_file, "does not belong to the weights in " + model +
                              ", or one of the two was changed");
   }
