@@ -2,6 +2,7 @@
 PYTHON := .venv/bin/python
 CMAKE_FLAGS ?=
 BENCH_FLAGS ?=
+FAULT_FLAGS ?=
 # The GPUs that `make cuda` builds for, as CMake writes them: 80, or "75;120". Empty: Turing to Blackwell.
 CUDA_ARCHITECTURES ?=
 
@@ -116,7 +117,7 @@ test-gpu: cuda ## run our tests and Caffe's own on a GPU
 	@cd build-cuda/caffe-src && ../caffe/test/test.testbin
 
 test-faults: build ## try faults on every command and file format: kills, full disks, damaged files (20 minutes)
-	@$(PYTHON) tests/faults/run.py
+	@$(PYTHON) tests/faults/run.py $(FAULT_FLAGS)
 
 # Seconds for each target.
 SECONDS ?= 60

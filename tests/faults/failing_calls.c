@@ -1,7 +1,8 @@
 /* Lets the n-th call of a function of libc fail, for files below one folder. Loaded by LD_PRELOAD.
  *
  *   FAIL_CALL    write, pwrite, writev, fsync, rename, mmap or open
- *   FAIL_AT      which call of it fails, from 1 on; all after it fail too, as on a full disk
+ *   FAIL_AT      which call of it fails, from 1 on
+ *   FAIL_ONCE    if set, only that one; otherwise all after it fail too, as on a full disk
  *   FAIL_ERRNO   the error, as a number
  *   FAIL_UNDER   the folder
  *   FAIL_COUNT   a file that gets the number of calls of each function when the process ends
@@ -28,6 +29,8 @@ static atomic_long calls[CALLS];
 
 static int is_below(const char* path) {
   const char* folder = getenv("FAIL_UNDER");
+  char current[PATH_MAX];
+  if (path && path[0] != '/') path = getcwd(current, sizeof current);
   return folder && path && strncmp(path, folder, strlen(folder)) == 0;
 }
 
@@ -46,6 +49,7 @@ static int fails(enum Call call) {
   const char *wanted = getenv("FAIL_CALL"), *at = getenv("FAIL_AT");
   const long number = atomic_fetch_add(&calls[call], 1) + 1;
   if (!wanted || !at || strcmp(wanted, names[call]) || number < atol(at)) return 0;
+  if (getenv("FAIL_ONCE") && number > atol(at)) return 0;
   errno = atoi(getenv("FAIL_ERRNO"));
   return 1;
 }

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import caffe
+from child import digest
 from trial import BAYESCAFFE, CAFFE, Outcome, Trial, run
 from world import ITERATIONS, SNAPSHOT, World, content, numbers, remove
 
@@ -26,6 +28,10 @@ CALLS = {
     "rename": errno.ENOSPC,
     "mmap": errno.ENOMEM,
 }
+ONCE = ("fsync", "rename")
+"""Of these, one call fails and those behind it do not: they need no room on the disk."""
+CANNOT_START = "Cannot write to snapshot prefix"
+"""What Caffe says when it tries that before a training."""
 LOGS = ("train.log", "curve.csv", "train.old.log", "curve.old.csv")
 """These tell times, and may end where the disk is full."""
 FULL, SAMPLE = 12, 1
@@ -126,40 +132,55 @@ def _try(
     folder = before.with_name(f"{before.name} {call} {n}")
     shutil.copytree(before, folder)
     expected = _kept(folder)
+    once = {"FAIL_ONCE": "1"} if call in ONCE else {}
     done = run(
         command,
         folder,
+        **once,
         FAIL_CALL=call,
         FAIL_AT=str(n),
         FAIL_ERRNO=str(error),
         **_environment(library, folder),
     )
-    is_said = os.strerror(error) in done.text
+    is_said = os.strerror(error) in done.text or CANNOT_START in done.text
     found = _kept(folder)
     names = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
-    remains = [name for name in names if name.endswith(".tmp")]
-    if is_said and set(names) == set(remains) and remains:
+    if is_said:
+        # A caffemodel was written anew, but could not be packed with its net.
+        names = [name for name in names if not _has_same_weights(before, folder, name)]
+    if is_said and names and all(name.endswith(".tmp") for name in names):
         # Caffe was killed when its log could not be written. The next run removes what it left.
         run(command, folder)
-        names = [name for name in remains if (folder / name).exists()]
-    if is_said and done.code == 0 and names and all(_has_same_weights(before, folder, names)):
-        # The training went well, but its net could not be packed with it, which was said.
-        remove(folder)
-        return Outcome.CLEAN_ERROR, done.text
+        names = [name for name in names if (folder / name).exists()]
     if names:
         return Outcome.WRONG, f"changed, missing or left behind: {names}\n{done.text}"
     if done.outcome is Outcome.CLEAN_ERROR and not is_said:
         return Outcome.CRASH, f"does not say {os.strerror(error)!r}: {done.text}"
     remove(folder)
+    if is_said and done.outcome is Outcome.ACCEPTED:  # all is there, and it warned
+        return Outcome.CLEAN_ERROR, done.text
     return done.outcome, done.text
 
 
-def _has_same_weights(before: Path, after: Path, names: Sequence[str]) -> Iterator[bool]:
-    for name in names:
-        both = [folder / name for folder in (before, after)]
-        is_model = name.endswith(".caffemodel") and all(path.exists() for path in both)
-        yield is_model and len({b"".join(numbers(path)) for path in both}) == 1
+def _has_same_weights(before: Path, after: Path, name: str) -> bool:
+    both = [folder / name for folder in (before, after)]
+    is_model = name.endswith(".caffemodel") and all(path.exists() for path in both)
+    return is_model and len({b"".join(numbers(path)) for path in both}) == 1
 
 
 def _kept(folder: Path) -> dict[str, str]:
-    return {name: hash for name, hash in content(folder).items() if Path(name).name not in LOGS}
+    found = {name: hash for name, hash in content(folder).items() if Path(name).name not in LOGS}
+    return {name: _hdf5(folder / name) if name.endswith(".h5") else found[name] for name in found}
+
+
+def _hdf5(path: Path) -> str:
+    """What tells HDF5 files apart but for the times in them. A state that is good has the hash of
+    its weights."""
+    try:
+        if ".solverstate" in path.name:
+            return str(caffe.check_snapshot(str(path))[0])
+        net = caffe.Net(str(path.with_name("run.net.prototxt")), caffe.TEST)
+        net.copy_from(str(path))
+    except caffe.Error as error:
+        return str(error)
+    return digest([[blob.data.copy() for blob in blobs] for blobs in net.params.values()])

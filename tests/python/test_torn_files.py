@@ -2,6 +2,7 @@
 damaged all the same is refused, not taken for a smaller net or another training."""
 
 import contextlib
+import errno
 import os
 import random
 import re
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_dir, scratch_file
+from bayescaffe.data.datasets import prepare_idx
 from bayescaffe.net.messages import read_weights
 from bayescaffe.training.snapshots import read_snapshot
 from bayescaffe.training.train import train
@@ -121,6 +123,33 @@ with scratch_file(Path({str(path)!r})) as scratch:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1 and f"File too large: '{path}'" in done.stderr
     assert contents(tmp_path) == {"file": b"old"}
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_an_image_set_stays_when_its_successor_fails(tmp_path, digits, monkeypatch, call):
+    """At whatever call: the LMDBs were moved away before the new ones were on the disk."""
+    prepare_idx(digits / "idx", tmp_path, progress=False)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    works = getattr(os, call)
+    for failing in range(1, 100):
+        count = 0
+
+        def fails_once(*arguments, failing=failing):
+            nonlocal count
+            count += 1
+            if count == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return works(*arguments)
+
+        monkeypatch.setattr(os, call, fails_once)
+        try:
+            prepare_idx(digits / "idx", tmp_path, seed=7, force=True, progress=False)
+        except OSError:
+            after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+            assert after == before, f"{call} number {failing}"
+        else:
+            break
+    assert failing > 5 and before != {path: path.read_bytes() for path in before}
 
 
 # ---- Links

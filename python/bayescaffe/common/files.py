@@ -76,10 +76,15 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
 def put_in_place(source: Path, target: Path) -> None:
     """Rename a file or a directory to `target` once its content is on the disk."""
-    for path in (*source.rglob("*"), source):
-        _sync(path)
+    sync_all(source)
     os.rename(source, target)
-    _sync(target.parent)
+    sync(target.parent)
+
+
+def sync_all(path: Path) -> None:
+    """Wait until a file, or a directory with all that is in it, is on the disk."""
+    for part in (*path.rglob("*"), path):
+        sync(part)
 
 
 @contextlib.contextmanager
@@ -156,7 +161,7 @@ def _remove_if_left(path: Path) -> None:
         os.close(file)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file or the names in a directory are on the disk."""
     if path.is_symlink():
         return

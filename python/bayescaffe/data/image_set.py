@@ -9,6 +9,7 @@ The record comes last: if it matches a request, there is nothing to do.
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument
-from bayescaffe.common.files import put_in_place, scratch_dir, scratch_file
+from bayescaffe.common.files import errors_name, put_in_place, scratch_dir, sync, sync_all
 from bayescaffe.common.reading import parse_json, read_text
 from bayescaffe.data.description import Description, read_description, write_description
 from bayescaffe.data.interface import Images, Shape
@@ -163,17 +164,38 @@ def _list_of(reasons: Sequence[str], what: str) -> str:
 
 
 def _put_in_place(scratch: Path, out: Path, record: dict) -> None:
-    # Several directories cannot be renamed at once. If this is cut short, the record has only a
-    # name: the next run knows that the LMDBs are its own, and that it must rebuild them.
-    _write_record(out, {"name": record["name"]})
-    for name in SPLITS:
-        lmdb = f"{name}_lmdb"
-        if (out / lmdb).exists():
-            os.rename(out / lmdb, scratch / f"old-{lmdb}")
-        if (scratch / lmdb).exists():
-            put_in_place(scratch / lmdb, out / lmdb)
-    put_in_place(scratch / MEAN, out / MEAN)
-    _write_record(out, record)
+    """Let a new set take the place of the old one. If that fails, the old one stays."""
+    old = scratch / "old"
+    old.mkdir()
+    with errors_name(out):
+        if (out / RECORD).exists():
+            shutil.copy(out / RECORD, old / RECORD)
+        # Several directories cannot be renamed at once. If this process is killed meanwhile, the
+        # record has only a name: the next run knows that it must rebuild LMDBs of its own.
+        _write_text(scratch / "started", {"name": record["name"]})
+        _write_text(scratch / RECORD, record)
+        sync_all(scratch)  # so that what follows needs no room on the disk
+    moves = [(scratch / "started", out / RECORD)]
+    for name in (*(f"{split}_lmdb" for split in SPLITS), MEAN):
+        if (out / name).exists():
+            moves.append((out / name, old / name))
+        if (scratch / name).exists():
+            moves.append((scratch / name, out / name))
+    done = []
+    try:
+        for source, target in moves:
+            os.rename(source, target)
+            done.append((source, target))
+        sync(out)
+        put_in_place(scratch / RECORD, out / RECORD)
+    except BaseException:
+        for source, target in reversed(done[1:]):
+            os.rename(target, source)
+        if (old / RECORD).exists():
+            os.rename(old / RECORD, out / RECORD)
+        elif done:
+            (out / RECORD).unlink()
+        raise
 
 
 def is_complete(out: Path, record: dict | None, request: dict) -> bool:
@@ -237,9 +259,8 @@ def read_record(out: Path) -> dict | None:
     return record if isinstance(record, dict) else {}
 
 
-def _write_record(out: Path, record: dict) -> None:
-    with scratch_file(out / RECORD) as scratch:
-        scratch.write_text(json.dumps(record, indent=2) + "\n")
+def _write_text(path: Path, record: dict) -> None:
+    path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def read_set(out: Path, record: dict, skipped: Sequence[str] = ()) -> Dataset:
