@@ -22,8 +22,8 @@ for target in "$@"; do
            -artifact_prefix="$build/crashes/$target-")
   [ ! -f "tests/fuzz/$target.dict" ] || options+=(-dict="tests/fuzz/$target.dict")
   echo "== fuzz_$target: $(ls "$corpus" | wc -l) inputs of the repository, then $seconds s"
-  "$build/fuzz_$target" "${options[@]}" -runs=0 "$corpus" > "$build/replay.log" 2>&1 || {
-    cat "$build/replay.log"
+  "$build/fuzz_$target" "${options[@]}" -runs=0 "$corpus" > "$build/replay-$target.log" 2>&1 || {
+    cat "$build/replay-$target.log"
     failed=1
     continue
   }
