@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "caffe/data_transformer.hpp"
+#include "caffe/util/checks.hpp"
 #include "fuzz.hpp"
 #include "mutate.hpp"
 
@@ -47,6 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   caffe::DataTransformer<float> transformer(Transformation(data[0]), phase);
   // For a batch of its own, and for one of other images.
   fuzz::Try([&] {
+    caffe::CheckDatum(datum);  // as the Data layer does
     transformer.InitRand();
     caffe::Blob<float> image(transformer.InferBlobShape(datum));
     transformer.Transform(datum, &image);
