@@ -56,6 +56,8 @@ cpp_runs := cpp-best cpp-avx2 cpp-plain cpp-caffe simulated-forwards simulated-b
 .PHONY: $(cpp_runs)
 # Those that share work among threads.
 team_tests := Engine*:Team*:Update*:*TeamError*:NetError*
+# All in which several threads run: the team, data layers that read ahead, Monte Carlo inference.
+thread_tests := $(team_tests):Prefetch*:BayesNet*
 
 test-cpp: build
 	@echo "== building the C++ tests"
@@ -125,7 +127,7 @@ fuzz: setup ## look for inputs that crash Caffe: nets, caffemodels and records; 
 	@scripts/setup.sh --fuzz
 	@test -f build-fuzz/build.ninja || cmake --log-level=WARNING -Wno-dev -S . -B build-fuzz -G Ninja \
 	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
-	  -DSANITIZE=fuzzer-no-link,address,undefined
+	  -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DSANITIZE=fuzzer-no-link,address,undefined
 	@cmake --build build-fuzz --target fuzz_net fuzz_weights fuzz_datum
 	@tests/fuzz/run.sh build-fuzz $(SECONDS)
 
@@ -134,7 +136,7 @@ test-tsan: setup ## run the C++ tests of threads with ThreadSanitizer
 	  -DPYTHON_EXECUTABLE="$(CURDIR)/$(PYTHON)" -DSANITIZE=thread
 	@cmake --build build-tsan --target bayes_tests
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=4 TSAN_OPTIONS=halt_on_error=0:suppressions=tests/fuzz/tsan.txt \
-	  build-tsan/bayes_tests --gtest_filter='$(team_tests)'
+	  build-tsan/bayes_tests --gtest_filter='$(thread_tests)'
 
 bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product

@@ -1,19 +1,23 @@
 // Limits: sizes in 64 bits, and what is refused before anything is made of it.
 // tests/python/test_limits.py has the fields, as a prototxt's user meets them.
 
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <climits>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "caffe/blob.hpp"
+#include "caffe/data_transformer.hpp"
 #include "caffe/error.hpp"
 #include "caffe/proto/caffe.pb.h"
 #include "caffe/util/checks.hpp"
 #include "caffe/util/host_memory.hpp"
 #include "caffe/util/limits.hpp"
+#include "caffe/util/upgrade_proto.hpp"
 #include "caffe/util/window.hpp"
 #include "expect_error.hpp"
 
@@ -119,6 +123,44 @@ TEST(LimitsTest, FiniteNumbersAreRecognised) {
       EXPECT_FALSE(AllFinite(spoiled.data(), spoiled.size()));
     }
   }
+}
+
+TEST(LimitsTest, RecordsHaveTheNumbersOfTheirShape) {
+  DataTransformer<float> transformer(TransformationParameter(), TEST);
+  Datum datum;
+  datum.set_channels(1);
+  datum.set_height(2);
+  datum.set_width(3);
+  datum.set_data("123456");
+  Blob<float> image(transformer.InferBlobShape(datum));
+  transformer.Transform(datum, &image);
+  EXPECT_EQ('6', image.cpu_data()[5]);
+  datum.set_data("12345");
+  EXPECT_ERROR(transformer.Transform(datum, &image),
+               "has 5 numbers, but its shape is 1 x 2 x 3$");
+  datum.clear_data();
+  EXPECT_ERROR(transformer.Transform(datum, &image), "has 0 numbers");
+  // 2^90 is 0 in 64 bits.
+  datum.set_channels(1 << 30);
+  datum.set_height(1 << 30);
+  datum.set_width(1 << 30);
+  EXPECT_ERROR(CheckDatum(datum), "INT_MAX");
+}
+
+TEST(LimitsTest, InputsOfOldNetsHaveShapes) {
+  const auto upgrade = [](const std::string& text) {
+    NetParameter net;
+    CHECK(google::protobuf::TextFormat::ParseFromString(text, &net));
+    UpgradeNetAsNeeded("a net", &net);
+    return net.layer(0).input_param().shape_size();
+  };
+  EXPECT_EQ(1, upgrade("input: 'x' input_dim: 2 input_dim: 1 input_dim: 1 "
+                       "input_dim: 1"));
+  EXPECT_EQ(1, upgrade("input: 'x' input_shape { dim: 2 }"));
+  EXPECT_ERROR(upgrade("input: 'x' input_dim: 2"),
+               "has 1 inputs, but 1 of input_dim; each needs four$");
+  EXPECT_ERROR(upgrade("input: 'x' input: 'y' input_shape { dim: 2 }"),
+               "has 2 inputs, but 1 of input_shape; each needs one$");
 }
 
 TEST(LimitsTest, IndicesAreChecked) {

@@ -1,21 +1,32 @@
 #!/usr/bin/env bash
-# Runs each fuzz target for some seconds, from the inputs in tests/fuzz/corpus.
+# Runs each fuzz target: first all inputs in tests/fuzz/corpus, which hold what was found before, then new ones
+# that are made of them, for some seconds.
 #
-#   tests/fuzz/run.sh BUILD SECONDS
+#   tests/fuzz/run.sh BUILD SECONDS [TARGET...]
 #
-# New inputs are kept in BUILD/corpus for the next run. An input that crashes is kept there, too; its path is
-# printed, and the exit code is 1.
+# New inputs are kept in BUILD/corpus for the next run. An input that crashes is kept in BUILD/crashes; its path
+# is printed, and the exit code is 1.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$1 seconds=$2
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+shift 2
+[ $# -gt 0 ] || set -- net weights datum
+# The limit for one allocation is that of memory.cpp, in MB. One thread: a stack then tells all.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=64 \
+       UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 failed=0
-for target in net weights datum; do
+for target in "$@"; do
+  corpus=tests/fuzz/corpus/$target
   mkdir -p "$build/corpus/$target" "$build/crashes"
-  echo "== fuzz_$target: $seconds s"
-  options=(-max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -malloc_limit_mb=0 -print_final_stats=1
-           -artifact_prefix="$build/crashes/$target-" -verbosity=0)
+  options=(-timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=0 -print_final_stats=1 -verbosity=0
+           -artifact_prefix="$build/crashes/$target-")
   [ ! -f "tests/fuzz/$target.dict" ] || options+=(-dict="tests/fuzz/$target.dict")
-  "$build/fuzz_$target" "${options[@]}" "$build/corpus/$target" "tests/fuzz/corpus/$target" || failed=1
+  echo "== fuzz_$target: $(ls "$corpus" | wc -l) inputs of the repository, then $seconds s"
+  "$build/fuzz_$target" "${options[@]}" -runs=0 "$corpus" > "$build/replay-$target.log" 2>&1 || {
+    cat "$build/replay-$target.log"
+    failed=1
+    continue
+  }
+  "$build/fuzz_$target" "${options[@]}" -max_total_time="$seconds" "$build/corpus/$target" "$corpus" || failed=1
 done
 exit $failed

@@ -180,7 +180,7 @@ def shorten_a_record(digits, trained, folder):
     copy_of_data(digits, folder)
     for name in ("train_lmdb", "test_lmdb"):
         change_record(folder / name, 30, shorten)
-    return Case(small_net(folder, None), "_lmdb has 100 numbers, but its shape is 1 x 12 x 12")
+    return Case(small_net(folder, None), "_lmdb: has 100 numbers, but its shape is 1 x 12 x 12")
 
 
 def label_outside(digits, trained, folder):

@@ -4,10 +4,13 @@
 // Checks of numbers that come from outside, from data sets and trained nets.
 
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "caffe/blob.hpp"
 #include "caffe/common.hpp"
+#include "caffe/proto/caffe.pb.h"
+#include "caffe/util/limits.hpp"
 
 namespace caffe {
 
@@ -20,6 +23,19 @@ inline void CheckLabel(Dtype label, int classes, int image, int place = 0,
   LOG(FATAL) << "the label of image " << image << " of the batch"
              << (places > 1 ? " at place " + std::to_string(place) : "")
              << " is " << label << ", but must be 0 to " << classes - 1;
+}
+
+/// Refuses a record of a data set that does not have as many numbers as its
+/// shape says.
+inline void CheckDatum(const Datum& datum) {
+  if (datum.encoded()) return;
+  const int64_t found =
+      datum.data().empty() ? datum.float_data_size() : datum.data().size();
+  const int expected =
+      CheckedCount({datum.channels(), datum.height(), datum.width()});
+  LOG_IF(FATAL, found != expected)
+      << "has " << found << " numbers, but its shape is " << datum.channels()
+      << " x " << datum.height() << " x " << datum.width();
 }
 
 /// An index of one of `count` things. Refuses what is none; `place` is where it
