@@ -1,21 +1,17 @@
-"""The nets that the methods need: how each is written and trained, once for each seed.
+"""The nets that the methods need, and how their prototxts are written.
 
 A family is one way to train the net of a row. A new option of the Bayesian layers is one more
 entry of `FAMILIES`.
 """
 
-import fcntl
 import hashlib
-import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import bayescaffe
-from bayescaffe.common import provenance
-from bayescaffe.common.files import scratch_file
+from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.net.messages import parse_message
 from stock_nets import paper_lenet, solver
 from swag import SNAPSHOTS
@@ -87,28 +83,21 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A net that is trained."""
-
-    training: Training
-    folder: Path
-    net: Path
-    weights: Path
-    data: Path
-    """The folder of the LMDBs that it was trained on."""
-    seconds: float
-    origin: str
-    """The commit and the machine."""
-
-
-@dataclass(frozen=True)
 class Written:
     """Prototxts that are ready to be trained."""
 
     net: Path
     solver: Path
+    first: Training | None = None
+    """What is trained before."""
     weights: Path | None = None
-    """To start from."""
+    """A snapshot of that, to start from."""
+
+    @property
+    def inputs(self) -> str:
+        """Changes with what is trained."""
+        texts = [path.read_text() for path in (self.net, self.solver)]
+        return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -152,7 +141,12 @@ def write_bayes(training: Training, folder: Path, place: Place, options: str = "
     def stronger(found: re.Match) -> str:
         return f"kl_weight: {float(found[1]) * training.settings.strength:.4g} {options}"
 
-    done.nets[0].write_text(re.sub(r"\bkl_weight: (\S+)", stronger, text))
+    text, count = re.subn(r"\bkl_weight: (\S+)", stronger, text)
+    if count != len(done.layers):
+        raise BayesCaffeError(
+            f"{done.nets[0]}: has {count} kl_weight for {len(done.layers)} layers"
+        )
+    done.nets[0].write_text(text)
     return Written(done.nets[0], done.solver)
 
 
@@ -165,17 +159,15 @@ def write_paper(training: Training, folder: Path, place: Place) -> Written:
 def write_swag(training: Training, folder: Path, place: Place) -> Written:
     """The stock net from three quarters of its training on, at a constant rate."""
     task, settings = training.task, training.settings
-    plain = replace(settings, constant_rate=0)
-    stock = train(Training(training.row, "stock", plain, training.seed, training.part), place)
+    stock = replace(training, family="stock", settings=replace(settings, constant_rate=0))
+    text = with_dropout(task.net(training.data(place)), settings.dropout)
     iterations = task.iterations - _swag_start(task)
-    decay = task.decay * settings.strength
-    constant = 'lr_policy: "fixed"'
-    text, rate = stock.net.read_text(), settings.constant_rate
-    written = _write(training, folder, text, iterations, decay, constant, rate)
+    decay, rate = task.decay * settings.strength, settings.constant_rate
+    written = _write(training, folder, text, iterations, decay, 'lr_policy: "fixed"', rate)
     with written.solver.open("a") as file:
         print(f"snapshot: {max(1, iterations // SNAPSHOTS)}", file=file)
-    start = stock.folder / f"net_iter_{_swag_start(task)}.caffemodel"
-    return Written(written.net, written.solver, start)
+    start = stock.folder(place) / f"net_iter_{_swag_start(task)}.caffemodel"
+    return replace(written, first=stock, weights=start)
 
 
 def _write(
@@ -239,48 +231,3 @@ FAMILIES = {
     "bayes": Family(write_bayes, Settings(), (("dropout", (0.5,)), ("strength", (4, 16)), _RATES)),
 }
 """With the same number of trials for each, but the paper's net, which has its settings."""
-
-
-def train(training: Training, place: Place) -> Trained:
-    """Train a net, unless it is done; go on where an earlier run was interrupted."""
-    folder = training.folder(place)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may need the same net
-        return _train(training, folder, place)
-
-
-def _train(training: Training, folder: Path, place: Place) -> Trained:
-    written = FAMILIES[training.family].write(training, folder, place)
-    texts = [path.read_text() for path in (written.net, written.solver)]
-    inputs = hashlib.sha256("".join(texts).encode()).hexdigest()
-    done = folder / "done.json"
-    if not done.exists() or json.loads(done.read_text())["inputs"] != inputs:
-        for old in (*folder.glob("*.npz"), done):  # what an earlier net predicted
-            old.unlink(missing_ok=True)
-        commit = provenance.commit(Path(__file__).parent)
-        started = time.monotonic()
-        resume = any(folder.rglob("*.solverstate"))
-        found = bayescaffe.train(
-            written.solver, resume=resume, weights=written.weights, progress=False
-        )
-        for path in folder.rglob("*.solverstate"):
-            path.unlink()
-        record = {
-            "inputs": inputs,
-            "weights": str(found.snapshot.relative_to(folder)),
-            "seconds": round(time.monotonic() - started, 1),
-            "origin": f"commit {commit} on {provenance.machine()}",
-        }
-        with scratch_file(done) as scratch:
-            scratch.write_text(json.dumps(record) + "\n")
-    record = json.loads(done.read_text())
-    return Trained(
-        training,
-        folder,
-        written.net,
-        folder / record["weights"],
-        training.data(place),
-        record["seconds"],
-        record["origin"],
-    )

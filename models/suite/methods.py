@@ -13,9 +13,10 @@ import numpy as np
 import swag
 from bayescaffe import Model
 from bayescaffe.stats.metrics import nll
-from families import FAMILIES, Place, Settings, Trained, Training, train
+from families import FAMILIES, Place, Settings, Training
 from scores import tempered
 from tasks import Measured, Task, to_measure
+from trained import Trained, is_trained, train
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,8 @@ def result(
     trainings = [Training.of(row, method.family, settings, seed) for seed in method.seeds(group)]
     paths = [prediction_file(training, method, draws, fit, place) for training in trainings]
     if not all(path.exists() for path in paths):
+        return None
+    if not all(is_trained(training, place) for training in trainings):
         return None
     found = mixture([Measured.read(path) for path in paths])
     if method.is_tempered:

@@ -17,6 +17,7 @@ from bayescaffe.common.processes import die_with_parent
 from families import FAMILIES, SWAG_SHARE, Place, Settings, Training
 from methods import METHODS, Fit, Method, predicted, prediction_file, result
 from tasks import TASKS, Measured
+from trained import is_trained
 from tuning import Tuned, fit, tune
 
 PREDICTION_SHARE = 0.5
@@ -82,7 +83,7 @@ class Plan:
                     continue
                 start = family.start
                 if family.after:
-                    base = self.tuned.settings(row, family.after)
+                    base = self.tuned.settings(row, family.after)  # tuned a stage before
                     start = replace(base, constant_rate=start.constant_rate)
                 yield Job(
                     f"tune {row} {name}",
@@ -122,12 +123,12 @@ class Plan:
                 for seed in method.seeds(group):
                     training = Training.of(row, method.family, settings, seed)
                     path = prediction_file(training, method, self.draws, chosen, self.place)
-                    if not path.exists():
+                    if not path.exists() or not is_trained(training, self.place):
                         uses = wanted.setdefault(training, {})
                         uses.setdefault(path.name, (method, chosen))
         for training, uses in wanted.items():
             seconds = self._prediction_seconds(training, uses)
-            if not (training.folder(self.place) / "done.json").exists():
+            if not is_trained(training, self.place):
                 seconds += self._training_seconds(training.row, training.family)
             arguments = (training, list(uses.values()), self.draws, self.place)
             yield Job(str(training), predict_all, arguments, seconds)

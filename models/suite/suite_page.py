@@ -71,7 +71,8 @@ def page_text(found: Found, plan: Plan, commit: str) -> str:
                 f"""`make suite` trained and measured these nets at {" and at ".join(origins)}, and
                 wrote this part at commit {commit}. Numbers are the mean ± standard deviation over
                 the seeds 1 to {plan.seeds}, with {plan.draws} draws; {ensembles}.
-                [models/suite](models/suite/README.md) says what the rows, the methods and the columns are. Bold is the best mean of a row."""
+                [models/suite](models/suite/README.md) says what the rows, the
+                methods and the columns are. Bold is the best mean of a row."""
             ),
             scores_table(found),
             _fill(

@@ -13,10 +13,11 @@ from pathlib import Path
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.stats.metrics import nll
-from families import FAMILIES, Place, Settings, Training, train
+from families import FAMILIES, Place, Settings, Training
 from methods import METHODS, Fit, Use, mixture, predicted
 from scores import best_temperature
 from tasks import TASKS, Measured, load
+from trained import train
 
 SEED = 1
 COMMAND = "make suite"
