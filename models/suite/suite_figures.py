@@ -11,6 +11,13 @@ from shifts import SHIFTS, STRENGTHS, shifted
 from tasks import Measured
 
 COLOURS = {name: f"C{number}" for number, name in enumerate(METHODS)}
+COLOURS |= {
+    "stock": "black",
+    "ensemble": "black",
+    "ours": "C3",
+    "ours-ensemble": "C3",
+    "swag": "C0",
+}
 
 
 def page_of_pictures(
@@ -32,21 +39,21 @@ def page_of_pictures(
 
 
 def _differences(axes: Axes, found: dict[str, Scores]) -> None:
-    """NLL minus that of the stock net, with intervals; ensembles against the stock ensemble."""
+    """NLL minus that of the stock net, with intervals; ensembles minus the deep ensemble."""
     axes.axvline(0, color="black", linewidth=0.8)
-    names = list(found)
-    for height, name in enumerate(reversed(names)):
-        base = "stock" if METHODS[name].members == 1 else "ensemble"
-        if base in found and base != name:
-            one = difference(found[name], found[base], "nll")
-            low, high = one.interval
-            axes.plot([low, high], [height, height], color=COLOURS[name])
-            axes.plot(one.mean, height, "o", color=COLOURS[name])
-    titles = [
-        f"{METHODS[name].title}{' − deep ensemble' * (METHODS[name].members > 1)}"
-        for name in reversed(names)
-    ]
-    axes.set_yticks(range(len(names)), titles, fontsize=8)
+    titles = []
+    for name in reversed(found):
+        method = METHODS[name]
+        base = "stock" if method.members == 1 else "ensemble"
+        if base not in found or base == name:
+            continue
+        height = len(titles)
+        titles.append(method.title + " − deep ensemble" * (method.members > 1))
+        one = difference(found[name], found[base], "nll")
+        axes.plot(one.interval, [height, height], color=COLOURS[name])
+        axes.plot(one.mean, height, "o", color=COLOURS[name])
+    axes.set_yticks(range(len(titles)), titles, fontsize=8)
+    axes.set_ylim(-0.6, len(titles) - 0.4)
     axes.grid(axis="x", alpha=0.3)
 
 
@@ -59,7 +66,12 @@ def _by_strength(axes: Axes, by_method: dict[str, list[Measured]], name: str, la
             mean = factor * np.mean(lines, axis=0)
             style = "-" if METHODS[method].members == 1 else "--"
             axes.plot(
-                (0, *STRENGTHS), mean, style, color=COLOURS[method], label=METHODS[method].title
+                (0, *STRENGTHS),
+                mean,
+                style,
+                color=COLOURS[method],
+                linewidth=2.5 if method.startswith("ours") else 1.5,
+                label=METHODS[method].title,
             )
     axes.set(xlabel="strength of the shift", ylabel=label)
     axes.grid(alpha=0.3)
