@@ -1,6 +1,7 @@
 """What is to be done, how long it takes, and the processes that do it."""
 
 import json
+import logging
 import os
 import sys
 import time
@@ -227,6 +228,7 @@ def _start(threads: int) -> None:
     """What a new process does first."""
     # Caffe reads it when it is loaded.
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    logging.getLogger("bayescaffe").setLevel(logging.WARNING)  # not every command of Caffe
     if die := die_with_parent():
         die()
 
