@@ -7,7 +7,7 @@ FAULT_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce kl-rule test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule suite test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -38,6 +38,10 @@ reproduce: build ## repeat the experiments of the paper and write RESULTS.md (on
 kl-rule: build ## measure which KL scale nets need, and write the tables of docs/kl.md (hours on two cores)
 	@for set in mnist fashion-mnist cifar10; do .venv/bin/bayescaffe data $$set; done
 	@$(PYTHON) models/kl_rule/measure.py
+
+suite: build ## compare the Bayesian nets with other methods, tuned alike, and write their part of RESULTS.md (a night)
+	@for set in mnist fashion-mnist cifar10; do .venv/bin/bayescaffe data $$set; done
+	@$(PYTHON) models/suite/suite.py
 
 test: build lint test-cpp test-python ## run our tests
 

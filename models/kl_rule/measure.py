@@ -12,7 +12,7 @@ from bayescaffe.cli.arguments import common_arguments, count
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.common.provenance import cores
 
-HERE = Path(__file__).parent
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 DESCRIPTION = """\
 Train stock nets and their Bayesian forms with several KL scales, measure them on held-out training

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 from bayescaffe.common import provenance
-from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
+from marked_part import KL_RULE
 from plan import SCALES
 from runs import DRAWS, Run, is_done, read_lines
 from setups import SETUPS
 
-START, END = "<!-- measured by models/kl_rule -->", "<!-- end -->"
 FIGURE = "figures/kl-scale.png"
 RESAMPLES = 2000
 KINDS = {
@@ -25,10 +24,6 @@ KINDS = {
 
 def write_page(page: Path, out: Path, names: Sequence[str] | None = None) -> None:
     """Put the tables between the two marks of the page, and the figure beside it."""
-    head, mark, rest = page.read_text().partition(START)
-    _, end, tail = rest.partition(END)
-    if not mark or not end:
-        raise BayesCaffeError(f"{page}: has no marks {START} and {END} to write between")
     lines = read_lines(out / "runs.jsonl")
     names = list(names or SETUPS)
     commit = provenance.commit(Path(__file__).parent)  # before this writes files
@@ -45,8 +40,7 @@ def write_page(page: Path, out: Path, names: Sequence[str] | None = None) -> Non
         "differences (bootstrap of seeds and images), in points and nats:",
         defaults_table(lines, names, out),
     ]
-    with scratch_file(page) as scratch:
-        scratch.write_text("\n\n".join([head + START, *parts, END + tail]))
+    KL_RULE.replace(page, "\n\n".join(parts))
 
 
 # ---- Tables -------------------------------------------------------------------------------------

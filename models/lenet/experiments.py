@@ -20,6 +20,7 @@ from bayescaffe.common import provenance
 from bayescaffe.common.files import scratch_file
 from bayescaffe.data.datasets import prepare
 from bayescaffe.net.messages import read_message
+from marked_part import SUITE
 from steps import Step, run_chains, run_step
 
 log = logging.getLogger(__name__)
@@ -119,8 +120,10 @@ def reproduce(
     reports = _write_reports(settings)
     figures = _write_figures(settings, Path(results_file).parent / FIGURES)
     text = results.write(collect(settings), settings, reports, figures)
+    # The suite writes its own part of the page, which is kept.
+    kept = SUITE.of(Path(results_file))
     with scratch_file(Path(results_file)) as scratch:
-        scratch.write_text(text)
+        scratch.write_text(f"{text}\n{kept}\n" if kept else text)
     return Path(results_file)
 
 

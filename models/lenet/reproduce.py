@@ -10,6 +10,8 @@ from bayescaffe.cli import run
 from bayescaffe.cli.arguments import common_arguments, count
 from bayescaffe.common.provenance import cores
 
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
 DESCRIPTION = """\
 Train the paper's eight LeNets, sample and analyse them, and write the paper's tables beside ours.
 

@@ -11,6 +11,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 CAFFE = REPO / "build/caffe/tools/caffe"
+# What the experiments in models/ have in common; their commands do the same.
+sys.path.append(str(REPO / "models/shared"))
 # Matplotlib keeps a list of fonts. The one in the home directory may be of another environment.
 os.environ["MPLCONFIGDIR"] = str(Path(sys.prefix) / "matplotlib")
 # Without what the user may have said on logging.

@@ -13,8 +13,9 @@ sys.path.insert(0, str(ROOT / "models/kl_rule"))
 pytest.importorskip("caffe", reason="pycaffe is not built")
 
 import setups  # noqa: E402
+from marked_part import KL_RULE  # noqa: E402
 from measure import measure_all  # noqa: E402
-from page import END, START, interval, run_of, write_page  # noqa: E402
+from page import interval, run_of, write_page  # noqa: E402
 from pictures import KINDS, write_pictures  # noqa: E402
 from plan import SCALES, planned  # noqa: E402
 from runs import Run, is_done, read_lines  # noqa: E402
@@ -77,11 +78,12 @@ def test_runs_are_measured_once_and_shown(tmp_path, small_setups, monkeypatch):
     measure_all(runs, tmp_path, tmp_path / "out", 1, progress=False)
     assert len(read_lines(tmp_path / "out/runs.jsonl")) == 4
     page = tmp_path / "kl.md"
-    page.write_text(f"before\n\n{START}\nstale\n{END}\nafter\n")
+    start, end = KL_RULE.start, KL_RULE.end
+    page.write_text(f"before\n\n{start}\nstale\n{end}\nafter\n")
     for _ in range(2):
         write_page(page, tmp_path / "out")
         text = page.read_text()
-        assert text.startswith(f"before\n\n{START}\n") and text.endswith(f"{END}\nafter\n")
+        assert text.startswith(f"before\n\n{start}\n") and text.endswith(f"{end}\nafter\n")
         assert "stale" not in text and text.count("| shapes-small |") == 3
     assert f"{by_run[runs[1]]['nll']:.3f}" in text
     assert "| shapes-small | `convert --weights`, tau_init 0.2 | 1 |" in text

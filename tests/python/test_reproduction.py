@@ -22,6 +22,7 @@ sys.path.insert(0, str(LENET))
 pytest.importorskip("caffe", reason="pycaffe is not built")
 
 from experiments import NETS, Settings, collect, reproduce  # noqa: E402
+from marked_part import SUITE  # noqa: E402
 
 DROPOUT = 'layer { name: "drop" type: "Dropout" bottom: "fc1" top: "fc1" dropout_param { %s } }'
 
@@ -145,6 +146,15 @@ def test_what_is_done_is_not_done_again(settings, text):
     again = reproduce(settings, settings.out.parent / "again.md", progress=False)
     assert again.read_text() == text
     assert {p: t for p, t in state(settings).items() if p in before} == before
+
+
+def test_the_part_of_the_suite_is_kept(settings, text):
+    page = settings.out.parent / "with-suite.md"
+    part = f"{SUITE.start}\n\nof the suite\n\n{SUITE.end}"
+    page.write_text(f"old\n\n{part}\n")
+    for _ in range(2):
+        again = reproduce(settings, page, progress=False).read_text()
+        assert again == f"{text}\n{part}\n"
 
 
 def test_a_net_that_was_changed_is_done_again(settings, text):

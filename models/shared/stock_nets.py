@@ -1,4 +1,4 @@
-"""The stock nets and solvers that the KL scale is measured with, as text."""
+"""The stock nets and solvers of models/kl_rule and models/suite, as text."""
 
 import re
 from pathlib import Path
@@ -14,6 +14,16 @@ def lenet(data: Path, widths: tuple[int, int, int] = (20, 50, 500)) -> str:
     for old, new in zip((20, 50, 500), widths, strict=True):
         text = re.sub(rf"num_output: {old}\b", f"num_output: {new}", text, count=1)
     return _with_data(text, data)
+
+
+def paper_lenet(data: Path, images: int) -> str:
+    """The paper's LeNet with dropout, of models/lenet, for another number of training images."""
+    text = (MODELS / "lenet/bayes-dropout/train_test.prototxt").read_text()
+    scale = float(re.search(r"kl_weight: (\S+)", text)[1]) / int(
+        re.search(r"dataset_size: (\d+)", text)[1]
+    )
+    text = re.sub(r"kl_weight: \S+", f"kl_weight: {scale * images:g}", text)
+    return _with_data(re.sub(r"dataset_size: \d+", f"dataset_size: {images}", text), data)
 
 
 def cifar10_quick(data: Path) -> str:
@@ -44,9 +54,19 @@ def small(data: Path, classes: int) -> str:
     return "\n".join([*layers, _dense("fc2", "fc1", classes), *_losses("fc2")])
 
 
-def resnet(data: Path, classes: int, stages: tuple[int, ...] = (16, 32, 64)) -> str:
-    """A ResNet with one block in each stage: convolution, BatchNorm and Scale, twice."""
-    layers = [*_data(data, 64), *_normed("conv1", "data", stages[0], 5, 2), _relu("conv1")]
+def resnet(
+    data: Path,
+    classes: int,
+    stages: tuple[int, ...] = (16, 32, 64),
+    first: tuple[int, int] = (5, 2),
+) -> str:
+    """A ResNet with one block in each stage: convolution, BatchNorm and Scale, twice.
+
+    Args:
+        stages: the maps of each stage; three stages make a ResNet-8.
+        first: kernel and stride of the convolution before the stages.
+    """
+    layers = [*_data(data, 64), *_normed("conv1", "data", stages[0], *first), _relu("conv1")]
     bottom = "conv1"
     for number, maps in enumerate(stages, 1):
         name, stride = f"block{number}", 1 if number == 1 else 2

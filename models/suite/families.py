@@ -1,0 +1,233 @@
+"""The nets that the methods need, and how their prototxts are written.
+
+A family is one way to train the net of a row. A new option of the Bayesian layers is one more
+entry of `FAMILIES`.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import bayescaffe
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.net.messages import parse_message
+from stock_nets import paper_lenet, solver
+from swag import SNAPSHOTS
+from tasks import TASKS, Task, prepare
+
+POLY = 'lr_policy: "poly" power: 1'
+PAPER_SCHEDULE = 'lr_policy: "inv" gamma: 0.0001 power: 0.75'
+SWAG_SHARE = 4
+"""SWAG spends the last quarter of the iterations at a constant rate."""
+
+
+@dataclass(frozen=True, order=True)
+class Settings:
+    """The hyperparameters that are tuned."""
+
+    rate: float = 1
+    """Times the base_lr of the row."""
+    strength: float = 1
+    """Times the weight decay of the row, or times the kl_weight of `bayescaffe convert`."""
+    dropout: float = 0
+    """The ratio of a Dropout layer before the last layer; 0 for none."""
+    constant_rate: float = 0
+    """SWAG's rate while it collects, times the base_lr of the row."""
+
+    def __str__(self) -> str:
+        shown = [f"{name}{value:g}" for name, value in asdict(self).items() if value]
+        return "-".join(shown)  # no comma: Caffe takes it for the end of a path
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are."""
+
+    known: Path = Path("data")
+    out: Path = Path("results/suite")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One net to be trained."""
+
+    row: str
+    family: str
+    settings: Settings
+    seed: int
+    part: str = "full"
+    """`full`, or `tune`: without the images that are held out."""
+
+    @classmethod
+    def of(
+        cls, row: str, family: str, settings: Settings, seed: int, part: str = "full"
+    ) -> "Training":
+        """That of a family, which may share its nets with another."""
+        return cls(row, FAMILIES[family].shares or family, settings, seed, part)
+
+    @property
+    def task(self) -> Task:
+        return TASKS[self.row]
+
+    def __str__(self) -> str:
+        return f"{self.row} {self.part} {self.family} {self.settings} seed {self.seed}"
+
+    def folder(self, place: Place) -> Path:
+        name = f"{self.family}_{self.settings}"
+        return place.out / "nets" / self.row / self.part / name / f"seed-{self.seed}"
+
+    def data(self, place: Place) -> Path:
+        return prepare(self.task, self.row, self.part, place.known, place.out / "data")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Prototxts that are ready to be trained."""
+
+    net: Path
+    solver: Path
+    first: Training | None = None
+    """What is trained before."""
+    weights: Path | None = None
+    """A snapshot of that, to start from."""
+
+    @property
+    def inputs(self) -> str:
+        """Changes with what is trained."""
+        texts = [path.read_text() for path in (self.net, self.solver)]
+        return hashlib.sha256("".join(texts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to train the net of a row."""
+
+    write: Callable[[Training, Path, Place], Written]
+    """Writes the prototxts of a training into a folder."""
+    start: Settings
+    choices: tuple[tuple[str, tuple[float, ...]], ...]
+    """What tuning tries instead, one hyperparameter after the other."""
+    after: str = ""
+    """The family whose chosen settings this one starts from."""
+    shares: str = ""
+    """The family whose nets these are, tuned for another use."""
+    is_lenet: bool = False
+    """Whether it is for LeNet only."""
+
+    @property
+    def trials(self) -> int:
+        return 1 + sum(len(values) for _, values in self.choices)
+
+
+def write_stock(training: Training, folder: Path, place: Place) -> Written:
+    """The row's net. It keeps a snapshot that SWAG starts from."""
+    task = training.task
+    text = with_dropout(task.net(training.data(place)), training.settings.dropout)
+    decay = task.decay * training.settings.strength
+    written = _write(training, folder, text, task.iterations, decay, POLY)
+    with written.solver.open("a") as file:
+        print(f"snapshot: {_swag_start(task)}", file=file)
+    return written
+
+
+def write_bayes(training: Training, folder: Path, place: Place, options: str = "") -> Written:
+    """The row's net as `bayescaffe convert` makes it Bayesian, with more options of its layers."""
+    stock = write_stock(training, folder, place)
+    done = bayescaffe.convert(stock.solver, out=folder / "bayes")
+    text = done.nets[0].read_text()
+
+    def stronger(found: re.Match) -> str:
+        return f"kl_weight: {float(found[1]) * training.settings.strength:.4g} {options}"
+
+    text, count = re.subn(r"\bkl_weight: (\S+)", stronger, text)
+    if count != len(done.layers):
+        raise BayesCaffeError(
+            f"{done.nets[0]}: has {count} kl_weight for {len(done.layers)} layers"
+        )
+    done.nets[0].write_text(text)
+    return Written(done.nets[0], done.solver)
+
+
+def write_paper(training: Training, folder: Path, place: Place) -> Written:
+    """The paper's net with dropout, as models/lenet has it, with its schedule."""
+    text = paper_lenet(training.data(place), _images(training))
+    return _write(training, folder, text, training.task.iterations, 0, PAPER_SCHEDULE)
+
+
+def write_swag(training: Training, folder: Path, place: Place) -> Written:
+    """The stock net from three quarters of its training on, at a constant rate."""
+    task, settings = training.task, training.settings
+    stock = replace(training, family="stock", settings=replace(settings, constant_rate=0))
+    text = with_dropout(task.net(training.data(place)), settings.dropout)
+    iterations = task.iterations - _swag_start(task)
+    decay, rate = task.decay * settings.strength, settings.constant_rate
+    written = _write(training, folder, text, iterations, decay, 'lr_policy: "fixed"', rate)
+    with written.solver.open("a") as file:
+        print(f"snapshot: {max(1, iterations // SNAPSHOTS)}", file=file)
+    start = stock.folder(place) / f"net_iter_{_swag_start(task)}.caffemodel"
+    return replace(written, first=stock, weights=start)
+
+
+def _write(
+    training: Training,
+    folder: Path,
+    net: str,
+    iterations: int,
+    decay: float,
+    policy: str,
+    rate: float | None = None,
+) -> Written:
+    written = Written(folder / "net.prototxt", folder / "solver.prototxt")
+    written.net.write_text(net)
+    base_lr = training.task.base_lr * (training.settings.rate if rate is None else rate)
+    text = solver(folder, iterations, base_lr, decay, policy)
+    written.solver.write_text(f"{text}random_seed: {training.seed}\n")
+    return written
+
+
+def _swag_start(task: Task) -> int:
+    return task.iterations - task.iterations // SWAG_SHARE
+
+
+def _images(training: Training) -> int:
+    task = training.task
+    return task.images - (task.held_out if training.part == "tune" else 0)
+
+
+def with_dropout(net: str, ratio: float) -> str:
+    """A net with Dropout before its last inner product."""
+    if not ratio:
+        return net
+    message = parse_message(net, "NetParameter")
+    last = max(n for n, layer in enumerate(message.layer) if layer.type == "InnerProduct")
+    blob = message.layer[last].bottom[0]
+    layer = type(message.layer[last])(name="dropout", type="Dropout", bottom=[blob], top=[blob])
+    layer.dropout_param.dropout_ratio = ratio
+    behind = [*message.layer[last:]]
+    del message.layer[last:]
+    message.layer.extend([layer, *behind])
+    return str(message)
+
+
+_RATES = ("rate", (0.5, 2))
+_DECAYS = ("strength", (0.25, 4))
+FAMILIES = {
+    "stock": Family(write_stock, Settings(), (("dropout", (0.5,)), _DECAYS, _RATES)),
+    "dropout": Family(
+        write_stock,
+        Settings(dropout=0.5),
+        (("dropout", (0.25,)), _DECAYS, _RATES),
+        shares="stock",
+    ),
+    "swag": Family(
+        write_swag,
+        Settings(constant_rate=0.1),
+        (("constant_rate", (0.02, 0.05, 0.2, 0.5, 1)),),
+        after="stock",
+    ),
+    "paper": Family(write_paper, Settings(), (), is_lenet=True),
+    "bayes": Family(write_bayes, Settings(), (("dropout", (0.5,)), ("strength", (4, 16)), _RATES)),
+}
+"""With the same number of trials for each, but the paper's net, which has its settings."""

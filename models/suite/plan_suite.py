@@ -1,0 +1,249 @@
+"""What is to be done, how long it takes, and the processes that do it."""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+from bayescaffe.common import provenance
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.processes import die_with_parent
+from families import FAMILIES, SWAG_SHARE, Place, Settings, Training
+from methods import METHODS, Fit, Method, predicted, prediction_file, result
+from tasks import TASKS, Measured
+from trained import is_trained
+from tuning import Tuned, fit, tune
+
+PREDICTION_SHARE = 0.5
+"""The seconds of a prediction with draws by those of a training, until some are measured."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a function in a process of its own."""
+
+    name: str
+    run: Callable
+    arguments: tuple
+    seconds: float
+    """What it takes on one core, roughly."""
+    done: Callable[[object], None] = lambda found: None
+    """What to do with the outcome."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command line asks for."""
+
+    place: Place
+    tuned: Tuned
+    rows: Sequence[str]
+    methods: Sequence[str]
+    seeds: int = 5
+    ensembles: int = 1
+    draws: int = 20
+    jobs: int = 1
+
+    def run(self, quiet: bool = False) -> None:
+        """Tune what is not tuned, then train and predict what is not there."""
+        for stage in (self.tuning, self.tuning_after, self.fitting, self.predicting):
+            run_jobs(list(stage()), self.jobs, quiet)
+
+    def estimate(self) -> str:
+        """In words, how long everything takes that is not done."""
+        untuned = {
+            (row, family) for row in self.rows for family in self._families(row)
+            if self.tuned.settings(row, family) is None
+        }  # fmt: skip
+        trials = sum(FAMILIES[family].trials for _, family in untuned)
+        seconds = sum(
+            FAMILIES[family].trials * self._training_seconds(row, family) for row, family in untuned
+        )
+        seconds += sum(job.seconds for job in self.fitting(guess=True))
+        final = list(self.predicting(guess=True))
+        seconds += sum(job.seconds for job in final)
+        return (
+            f"To do: {trials} trials of tuning, {len(final)} nets to train or to predict with; "
+            f"about {_time(seconds / self.jobs)} with {self.jobs} side by side"
+        )
+
+    # ---- Stages ---------------------------------------------------------------------------------
+
+    def tuning(self, later: bool = False) -> Iterator[Job]:
+        for row in self.rows:
+            for name in self._families(row):
+                family = FAMILIES[name]
+                if self.tuned.settings(row, name) is not None or bool(family.after) != later:
+                    continue
+                start = family.start
+                if family.after:
+                    base = self.tuned.settings(row, family.after)  # tuned a stage before
+                    start = replace(base, constant_rate=start.constant_rate)
+                yield Job(
+                    f"tune {row} {name}",
+                    tune,
+                    (row, name, start, self.draws, self.place),
+                    family.trials * self._training_seconds(row, name),
+                    lambda found, row=row, name=name: self.tuned.keep(row, "families", name, found),
+                )
+
+    def tuning_after(self) -> Iterator[Job]:
+        """The families that start from what another has chosen."""
+        return self.tuning(later=True)
+
+    def fitting(self, guess: bool = False) -> Iterator[Job]:
+        for row in self.rows:
+            for name in self._methods(row):
+                if self.tuned.fit(row, name) is not None:
+                    continue
+                method = METHODS[name]
+                settings = self._settings(row, method, guess)
+                # The first net of each was trained in a trial.
+                nets = method.members - 1
+                yield Job(
+                    f"fit {row} {name}",
+                    fit,
+                    (row, name, settings, self.draws, self.place),
+                    nets * self._training_seconds(row, method.family) + 2,
+                    lambda found, row=row, name=name: self.tuned.keep(row, "methods", name, found),
+                )
+
+    def predicting(self, guess: bool = False) -> Iterator[Job]:
+        """A job for each net: train it, then predict by every method that uses it."""
+        wanted: dict[Training, dict[str, tuple[Method, Fit]]] = {}
+        for row, method, chosen in self._chosen(guess):
+            settings = self._settings(row, method, guess)
+            for group in range(1, self.groups(method) + 1):
+                for seed in method.seeds(group):
+                    training = Training.of(row, method.family, settings, seed)
+                    path = prediction_file(training, method, self.draws, chosen, self.place)
+                    if not path.exists() or not is_trained(training, self.place):
+                        uses = wanted.setdefault(training, {})
+                        uses.setdefault(path.name, (method, chosen))
+        for training, uses in wanted.items():
+            seconds = self._prediction_seconds(training, uses)
+            if not is_trained(training, self.place):
+                seconds += self._training_seconds(training.row, training.family)
+            arguments = (training, list(uses.values()), self.draws, self.place)
+            yield Job(str(training), predict_all, arguments, seconds)
+
+    # ---- What belongs together ------------------------------------------------------------------
+
+    def groups(self, method: Method) -> int:
+        """How many results a method has: one for each seed, or for each ensemble."""
+        return self.seeds if method.members == 1 else self.ensembles
+
+    def results(self, row: str, name: str) -> list[Measured] | None:
+        """What a method has predicted for a row; None if something is missing."""
+        method, chosen = METHODS[name], self.tuned.fit(row, name)
+        settings = self.tuned.settings(row, method.family)
+        if chosen is None or settings is None or not method.fits(TASKS[row]):
+            return None
+        groups = range(1, self.groups(method) + 1)
+        found = [
+            result(row, method, settings, chosen, group, self.draws, self.place) for group in groups
+        ]
+        return None if any(one is None for one in found) else found
+
+    def _methods(self, row: str) -> list[str]:
+        return [name for name in self.methods if METHODS[name].fits(TASKS[row])]
+
+    def _families(self, row: str) -> list[str]:
+        """The families of the methods, and those that they start from."""
+        direct = {METHODS[name].family for name in self._methods(row)}
+        needed = direct | {FAMILIES[name].after for name in direct}
+        return [name for name in FAMILIES if name in needed]
+
+    def _chosen(self, guess: bool) -> Iterator[tuple[str, Method, Fit]]:
+        for row in self.rows:
+            for name in self._methods(row):
+                found = self.tuned.fit(row, name)
+                yield row, METHODS[name], Fit() if found is None and guess else found
+
+    def _settings(self, row: str, method: Method, guess: bool) -> Settings:
+        found = self.tuned.settings(row, method.family)
+        return FAMILIES[method.family].start if found is None and guess else found
+
+    # ---- Seconds --------------------------------------------------------------------------------
+
+    def _training_seconds(self, row: str, family: str) -> float:
+        done = (self.place.out / "nets" / row).glob(f"*/{family}_*/seed-*/done.json")
+        known = [json.loads(path.read_text())["seconds"] for path in done]
+        if known:
+            return fmean(known)
+        return TASKS[row].seconds / (SWAG_SHARE if family == "swag" else 1)
+
+    def _prediction_seconds(self, training: Training, uses: dict) -> float:
+        folder = self.place.out / "nets" / training.row / training.part
+        seconds = 0.0
+        for name in uses:
+            known = []
+            for path in folder.glob(f"{training.family}_*/seed-*/{name}"):
+                with np.load(path) as file:
+                    known.append(float(file["seconds"]))
+            guess = TASKS[training.row].seconds * PREDICTION_SHARE if "draws" in name else 2.0
+            seconds += fmean(known) if known else guess
+        return seconds
+
+
+def predict_all(
+    training: Training, uses: Sequence[tuple[Method, Fit]], draws: int, place: Place
+) -> None:
+    """Train a net and predict by several methods."""
+    for method, chosen in uses:
+        predicted(training, method, draws, chosen, place)
+
+
+def run_jobs(jobs: Sequence[Job], side_by_side: int, quiet: bool = False) -> None:
+    """Run jobs, the longest first, and say after each how long the others take."""
+    ordered = sorted(jobs, key=lambda job: -job.seconds)
+    left, spent, started = sum(job.seconds for job in jobs), 0.0, time.monotonic()
+    threads = max(1, provenance.cores() // side_by_side)
+    with ProcessPoolExecutor(side_by_side, initializer=_start, initargs=(threads,)) as pool:
+        waiting = {pool.submit(_call, job.run, job.arguments): job for job in ordered}
+        try:
+            for number, future in enumerate(as_completed(waiting), 1):
+                job = waiting[future]
+                job.done(future.result())
+                left, spent = left - job.seconds, spent + job.seconds
+                rate = (time.monotonic() - started) / spent
+                if not quiet:
+                    words = f"{number} of {len(jobs)}: {job.name}; {_time(left * rate)} left"
+                    print(words, file=sys.stderr, flush=True)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise BayesCaffeError("a process was ended; run it again to go on") from error
+            raise
+
+
+def _start(threads: int) -> None:
+    """What a new process does first."""
+    # Caffe reads it when it is loaded.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    logging.getLogger("bayescaffe").setLevel(logging.WARNING)  # not every command of Caffe
+    if die := die_with_parent():
+        die()
+
+
+def _call(function: Callable, arguments: tuple) -> object:
+    try:
+        return function(*arguments)
+    except KeyboardInterrupt:
+        # Once Caffe has written a snapshot. The pool would begin the next job.
+        os._exit(130)
+
+
+def _time(seconds: float) -> str:
+    """Such as 3 h 20 min, or 40 s."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

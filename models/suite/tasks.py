@@ -1,0 +1,186 @@
+"""The rows of the suite: a stock net, its images and its budget, the same for every method."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from bayescaffe import data
+from bayescaffe.common.files import scratch_dir, scratch_file
+from pictures import KINDS, write_pictures
+from shifts import SHIFTS, STRENGTHS, shifted
+from stock_nets import cifar10_quick, lenet, resnet
+
+SHIFTED_IMAGES = 500
+"""Test images that are shifted, the first ones; each shift and strength has the same."""
+OOD_IMAGES = 2000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row: architecture, images, length and schedule. The rate falls linearly to 0."""
+
+    source: str
+    """A set that `bayescaffe data` knows."""
+    images: int
+    """To train on."""
+    net: Callable[[Path], str]
+    """The text of the stock net that reads the LMDBs of a folder."""
+    iterations: int
+    ood: str
+    """Out-of-distribution images: another known set, or a kind of drawn pictures."""
+    base_lr: float = 0.01
+    decay: float = 0.0005
+    """The weight decay of stock nets, before it is tuned."""
+    is_exchanged: bool = False
+    """Train on the set's test images, and test on its training images."""
+    is_lenet: bool = False
+    """Whether the paper has such a net."""
+    seconds: float = 60
+    """What a training takes on one core, roughly."""
+
+    @property
+    def held_out(self) -> int:
+        """Training images that are set aside while hyperparameters are chosen."""
+        return min(5000, self.images // 5)
+
+
+def quick(folder: Path) -> str:
+    """Upstream's cifar10_quick with fillers that let it train at once, and batches of 64."""
+    text = re.sub(
+        r"weight_filler \{[^}]*\}", 'weight_filler { type: "xavier" }', cifar10_quick(folder)
+    )
+    return text.replace("batch_size: 100", "batch_size: 64", 1)
+
+
+resnet8 = partial(resnet, classes=10, first=(3, 1))
+_mnist = partial(Task, "mnist", net=lenet, ood="fashion-mnist", is_lenet=True)
+_fashion = partial(Task, "fashion-mnist", net=lenet, ood="mnist", is_lenet=True)
+_quick = partial(Task, "cifar10", net=quick, ood="shapes", base_lr=0.001, decay=0.004)
+_resnet = partial(Task, "cifar10", net=resnet8, ood="shapes", base_lr=0.05)
+TASKS = {
+    "mnist-60000": _mnist(60_000, iterations=10_000, seconds=90),
+    "mnist-exchanged": _mnist(10_000, iterations=10_000, is_exchanged=True, seconds=90),
+    "mnist-1000": _mnist(1000, iterations=3000, seconds=30),
+    "fashion-60000": _fashion(60_000, iterations=10_000, seconds=90),
+    "fashion-5000": _fashion(5000, iterations=5000, seconds=45),
+    "cifar10-quick-50000": _quick(50_000, iterations=8000, seconds=500),
+    "cifar10-quick-5000": _quick(5000, iterations=4000, seconds=250),
+    "cifar10-resnet8-50000": _resnet(50_000, iterations=8000, seconds=800),
+    "cifar10-resnet8-5000": _resnet(5000, iterations=4000, seconds=400),
+}
+
+
+Labelled = tuple[np.ndarray, np.ndarray]
+"""Images x channels x height x width, in Caffe's order of colours, and their labels."""
+
+
+def load(task: Task, part: str, known: Path) -> tuple[Labelled, Labelled]:
+    """The images to train on and those to measure on.
+
+    Args:
+        part: `full`, with the set's own test images; or `tune`, where the last training images are
+            held out to be measured on, and no test image is seen.
+        known: the folder of the known sets, as `bayescaffe data` writes them.
+    """
+    names = ("test", "train") if task.is_exchanged else ("train", "test")
+    pixels, labels = read_images(known / task.source / f"{names[0]}_lmdb")
+    # The test images of MNIST, which `is_exchanged` trains on, are sorted by who wrote them.
+    order = np.random.default_rng(0).permutation(len(labels))[: task.images]
+    pixels, labels = pixels[order], labels[order]
+    if part == "tune":
+        cut = len(labels) - task.held_out
+        return (pixels[:cut], labels[:cut]), (pixels[cut:], labels[cut:])
+    return (pixels, labels), read_images(known / task.source / f"{names[1]}_lmdb")
+
+
+def read_images(lmdb: Path) -> Labelled:
+    """All images of an LMDB and their labels."""
+    images = data.open_images(lmdb)
+    pixels, labels = images.in_order()(len(images))
+    return (pixels[:, ::-1] if images.channels == "rgb" else pixels), labels
+
+
+def prepare(task: Task, name: str, part: str, known: Path, out: Path) -> Path:
+    """The folder of the LMDBs that nets are trained on, made if missing."""
+    folder = out / f"{name}-{part}"
+    if (folder / "train_lmdb").exists():
+        return folder
+    out.mkdir(parents=True, exist_ok=True)
+    with scratch_dir(out) as scratch:
+        if (folder / "train_lmdb").exists():  # another process was first
+            return folder
+        (pixels, labels), measured = load(task, part, known)
+        colours = "bgr" if pixels.shape[1] == 3 else None
+        data.from_arrays(
+            pixels,
+            labels,
+            scratch / "set",
+            layout="nchw",
+            channels=colours,
+            val=measured,
+            progress=False,
+        )
+        (scratch / "set").rename(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What nets are measured on, or the probabilities that a method gives to it."""
+
+    test: np.ndarray
+    labels: np.ndarray
+    """Of `test`."""
+    shifted: np.ndarray
+    """Shifts x strengths x images x …, of the first images of `test`."""
+    ood: np.ndarray
+
+    def apply(self, function: Callable[[np.ndarray], np.ndarray]) -> "Measured":
+        """What a function of images gives, computed at once for all of them."""
+        count, several = len(self.test), self.shifted.shape[:3]
+        flat = self.shifted.reshape(-1, *self.test.shape[1:])
+        found = function(np.concatenate([self.test, flat, self.ood]))
+        test, flat, ood = np.split(found, [count, count + len(flat)])
+        return Measured(test, self.labels, flat.reshape(*several, *found.shape[1:]), ood)
+
+    def save(self, path: Path, **more: object) -> None:
+        """Write it, and `more` beside it, into an npz file."""
+        with scratch_file(path) as scratch, scratch.open("wb") as file:
+            np.savez(file, **vars(self), **more)
+
+    @classmethod
+    def read(cls, path: Path) -> "Measured":
+        with np.load(path) as file:
+            return cls(**{name: file[name] for name in cls.__dataclass_fields__})
+
+
+def to_measure(task: Task, name: str, part: str, known: Path, out: Path) -> Measured:
+    """The images that nets are measured on. The shifted ones are computed once and kept."""
+    _, (test, labels) = load(task, part, known)
+    if part == "tune":
+        return Measured(test, labels, test[np.newaxis, np.newaxis, :0], test[:0])
+    kept = out / f"{name}-measured.npz"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        some = test[:SHIFTED_IMAGES]
+        kinds = [kind for kind, shift in SHIFTS.items() if shift.fits(some)]
+        shown = [[shifted(some, kind, strength) for strength in STRENGTHS] for kind in kinds]
+        Measured(test[:0], labels[:0], np.array(shown), _ood(task, known, test.shape[1:])).save(
+            kept
+        )
+    made = Measured.read(kept)
+    return Measured(test, labels, made.shifted, made.ood)
+
+
+def _ood(task: Task, known: Path, shape: tuple[int, ...]) -> np.ndarray:
+    if task.ood not in KINDS:
+        return read_images(known / task.ood / "test_lmdb")[0][:OOD_IMAGES]
+    with TemporaryDirectory() as folder:
+        write_pictures(Path(folder), task.ood, OOD_IMAGES, seed=1)
+        images = data.open_images(folder)
+        images.fit(shape, "bgr")
+        return images.in_order()(len(images))[0]

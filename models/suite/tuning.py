@@ -1,0 +1,98 @@
+"""Hyperparameters, chosen on held-out training images, and the file that keeps them.
+
+Each family gets the same number of trials, one training each: one hyperparameter after the other
+takes its other values, and the one with the lowest NLL stays. Then each method has its temperature,
+and Laplace its prior, fitted on the same images, with nets that have not seen them.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.files import scratch_file
+from bayescaffe.stats.metrics import nll
+from families import FAMILIES, Place, Settings, Training
+from methods import METHODS, Fit, Use, mixture, predicted
+from scores import best_temperature
+from tasks import TASKS, Measured, load
+from trained import train
+
+SEED = 1
+COMMAND = "make suite"
+
+
+@dataclass
+class Tuned:
+    """What tuning has chosen, by row."""
+
+    path: Path
+    rows: dict[str, dict] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Tuned":
+        return cls(path, json.loads(path.read_text())["rows"] if path.exists() else {})
+
+    def settings(self, row: str, family: str) -> Settings | None:
+        found = self.rows.get(row, {}).get("families", {}).get(family)
+        return found and Settings(**found["settings"])
+
+    def fit(self, row: str, method: str) -> Fit | None:
+        found = self.rows.get(row, {}).get("methods", {}).get(method)
+        return found and Fit(**found)
+
+    def keep(self, row: str, kind: str, name: str, found: dict) -> None:
+        """Add what was found for a family or a method, and write the file."""
+        self.rows.setdefault(row, {}).setdefault(kind, {})[name] = found
+        order = {name: self.rows[name] for name in TASKS if name in self.rows}
+        text = json.dumps({"command": COMMAND, "seed": SEED, "rows": order | self.rows}, indent=1)
+        with scratch_file(self.path) as scratch:
+            scratch.write_text(text + "\n")
+
+
+def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> dict:
+    """The settings with the lowest NLL on held-out images, and that of every trial."""
+    method = next(one for one in METHODS.values() if one.family == family)
+    trials: dict[Settings, float] = {}
+
+    def trial(settings: Settings) -> Settings:
+        training = Training.of(row, family, settings, SEED, "tune")
+        try:
+            found = Measured.read(predicted(training, method, draws, Fit(), place))
+            trials[settings] = nll(found.test, found.labels)
+        except BayesCaffeError as error:
+            if "diverged" not in str(error):
+                raise
+            trials[settings] = math.inf
+        return settings
+
+    best = trial(start)
+    for name, values in FAMILIES[family].choices:
+        for value in values:
+            trial(replace(best, **{name: value}))
+        best = min(trials, key=trials.get)
+    return {
+        "settings": asdict(best),
+        # JSON has no infinity.
+        "trials": [
+            asdict(settings) | {"nll": round(found, 5) if math.isfinite(found) else None}
+            for settings, found in trials.items()
+        ],
+    }
+
+
+def fit(row: str, name: str, settings: Settings, draws: int, place: Place) -> dict:
+    """The temperature of a method, and the prior precision of Laplace."""
+    method = METHODS[name]
+    trainings = [
+        Training.of(row, method.family, settings, seed, "tune") for seed in method.seeds(group=1)
+    ]
+    found = Fit()
+    if method.fit_prior:
+        use = Use(train(trainings[0], place), draws, found)
+        _, held_out = load(TASKS[row], "tune", place.known)
+        found = replace(found, prior_precision=float(f"{method.fit_prior(use, *held_out):.3g}"))
+    paths = [predicted(training, method, draws, found, place) for training in trainings]
+    given = mixture([Measured.read(path) for path in paths])
+    return asdict(replace(found, temperature=round(best_temperature(given.test, given.labels), 4)))
