@@ -96,18 +96,20 @@ def _one_child(calls: Sequence[Callable[[], object]], memory: int) -> Iterator[T
 
 
 def _be_child(calls: Sequence[Callable[[], object]], writing: int, memory: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    limit = address_space() + memory
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for call in calls:
-        line = asdict(_called(call))
-        line["outcome"] = line["outcome"].value
-        with open(writing, "w", closefd=False) as pipe:
-            pipe.write(json.dumps(line) + "\n")
-    os._exit(0)
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        limit = address_space() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for call in calls:
+            line = asdict(_called(call))
+            line["outcome"] = line["outcome"].value
+            with open(writing, "w", closefd=False) as pipe:
+                pipe.write(json.dumps(line) + "\n")
+    finally:
+        os._exit(0)  # whatever happened: no child goes on as its parent
 
 
 def _called(call: Callable[[], object]) -> Told:
