@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_numbers import SOLVERS
 from conftest import REPO, input_net, make_net, small_net, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
@@ -172,6 +173,19 @@ def test_a_net_for_deployment_and_an_old_one(here, digits):
                       inner_product_param { num_output: 2 } }"""
     assert findings(old) == []
     assert check("net.prototxt").layers[-1].parameters == 2 * 18 + 2
+
+
+@pytest.mark.parametrize("name, value, says", SOLVERS)
+def test_bad_numbers_of_a_solver(here, digits, name, value, says):
+    solver = write_solver(here, small_net(digits, None), 2, **{name: value})
+    (finding,) = check(solver).findings
+    assert str(finding).startswith(f"error: {solver}: solver: {name} is {value}, {says}")
+
+
+def test_bad_numbers_of_a_data_layer(here, digits):
+    net = small_net(digits, None).replace("batch_size: 20", "batch_size: 0")
+    (finding,) = check(write_solver(here, net, 2)).findings
+    assert "layer 'data': data_param.batch_size is 0, but must be 1" in str(finding)
 
 
 def test_solvers_that_name_no_net(here):

@@ -6,6 +6,7 @@
 #include "caffe/bayes/bayes_param.hpp"
 #include "caffe/bayes/monte_carlo.hpp"
 #include "caffe/net.hpp"
+#include "caffe/util/limits.hpp"
 #include "caffe/util/upgrade_proto.hpp"
 
 namespace bp = boost::python;
@@ -27,6 +28,23 @@ bp::object UpgradeNet(const std::string& serialized) {
   const std::string upgraded = net.SerializeAsString();
   return bp::object(bp::handle<>(
       PyBytes_FromStringAndSize(upgraded.data(), upgraded.size())));
+}
+
+template <typename Message>
+void CheckMessageLimits(const std::string& serialized) {
+  Message message;
+  CHECK(message.ParseFromString(serialized))
+      << "not a " << message.GetTypeName();
+  CheckLimits(message);
+}
+
+/// check_net_limits, check_solver_limits: raise if a number of a serialized
+/// NetParameter or SolverParameter is one that Caffe cannot work with.
+void CheckNetLimits(const std::string& serialized) {
+  CheckMessageLimits<NetParameter>(serialized);
+}
+void CheckSolverLimits(const std::string& serialized) {
+  CheckMessageLimits<SolverParameter>(serialized);
 }
 
 /// default_kl_scale: what KL is multiplied by where kl_weight is not set, in a

@@ -122,6 +122,8 @@ def _check_all(found: Check, path: Path, weights: Path | None, shape: Shape | No
     for one in files.nets:
         if not _check_fields(found, one.path) or not _check_types(found, one):
             return
+    if not _check_numbers(found, files):
+        return
     _check_layers(found, files)
     if weights is not None:
         _check_stored(found, files.nets[0], weights)
@@ -152,6 +154,20 @@ def _check_types(found: Check, one: Prototxt) -> bool:
         if layer.type not in known:
             text = f"Caffe has no layer of type {layer.type!r}{_hint(layer.type, known)}"
             found.add("error", _place(one, layer.name), text)
+    return found.is_good
+
+
+def _check_numbers(found: Check, files: NetFiles) -> bool:
+    """Report numbers that Caffe refuses, also of data layers, which are not built here."""
+    caffe = import_pycaffe("caffe")
+    checked = [(one, caffe.check_net_limits) for one in files.nets]
+    if files.solver is not None:
+        checked.append((files.solver, caffe.check_solver_limits))
+    for one, check_limits in checked:
+        try:
+            check_limits(one.message.SerializeToString())
+        except caffe.Error as error:
+            found.add("error", one.path, error.message)
     return found.is_good
 
 
