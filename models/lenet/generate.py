@@ -3,19 +3,21 @@
 
     models/lenet/generate.py          write them all beside this file
     models/lenet/generate.py DIR      write them into DIR
+    models/lenet/generate.py DIR --posterior PER_OUTPUT --delta-rate 1000
+                                      the same with a tau for each neuron and filter, and this
+                                      lr_mult of delta
 
 The nets differ in a few things only, which `LeNet` below lists; everything else is said once.
 A test keeps the written files in step with this one.
 """
 
-import sys
-from dataclasses import dataclass
+import argparse
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TRAIN, TEST = "data/mnist/train_lmdb", "data/mnist/test_lmdb"
 # Of the Bayesian nets; README.md tells how these were found.
 KL_SCALE = 4e-8  # kl_weight / dataset_size
-DELTA_RATE = 10  # lr_mult of delta
 NOISE = {"Convolution": "draws_per_batch: 8", "InnerProduct": "local_reparametrization: true"}
 
 
@@ -27,6 +29,8 @@ class LeNet:
     dropout: bool = True
     exchanged: bool = False  # train on the 10,000 test images, test on the 60,000 others
     neurons: int = 500
+    posterior: str | None = None  # of bayes_param; None leaves the default
+    delta_rate: int = 10  # lr_mult of delta
 
     @property
     def train_images(self) -> int:
@@ -76,7 +80,7 @@ def data(phase: str, source: str, batch: int) -> str:
 def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: str = "") -> str:
     """A layer with weights: `kind` is the stock layer, made Bayesian where the net is."""
     field = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}[kind]
-    rates = [1, 2] + [DELTA_RATE, DELTA_RATE] * net.bayes
+    rates = [1, 2] + [net.delta_rate, net.delta_rate] * net.bayes
     more = [
         *(f"param {{ lr_mult: {rate} }}" for rate in rates),
         block(
@@ -89,6 +93,8 @@ def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: st
     if net.bayes:
         size = net.train_images
         lines = [f"kl_weight: {KL_SCALE * size:g}", f"dataset_size: {size}", NOISE[kind]]
+        if net.posterior:
+            lines.append(f"posterior: {net.posterior}")
         more.append(block("bayes_param", *lines, *filter(None, tau.split("; "))))
     return layer(name, f"Bayes{kind}" if net.bayes else kind, bottom, name, *more)
 
@@ -125,8 +131,8 @@ def train_test(name: str, net: LeNet) -> str:
     return "\n".join([HEADER, f'name: "lenet-{name}"', *layers, ""])
 
 
-def solver(name: str, net: LeNet) -> str:
-    folder = f"models/lenet/{name}"
+def solver(name: str, net: LeNet, root: str) -> str:
+    folder = f"{root}/{name}"
     lines = [
         HEADER,
         f'net: "{folder}/train_test.prototxt"',
@@ -153,12 +159,27 @@ def solver(name: str, net: LeNet) -> str:
 HEADER = "# Written by ../generate.py; change it there. Paths are from the top of the repository."
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, root: str = "models/lenet", **options) -> None:
+    """Write all nets into a folder; `root` is what their solvers call it."""
     for name, net in NETS.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "train_test.prototxt").write_text(train_test(name, net))
-        (folder / name / "solver.prototxt").write_text(solver(name, net))
+        text = train_test(name, replace(net, **options))
+        (folder / name / "train_test.prototxt").write_text(text)
+        (folder / name / "solver.prototxt").write_text(solver(name, net, root))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR")
+    parser.add_argument("--posterior", choices=("SHARED", "PER_OUTPUT", "PER_WEIGHT"))
+    parser.add_argument("--delta-rate", type=int, default=LeNet.delta_rate)
+    args = parser.parse_args()
+    options = {"posterior": args.posterior, "delta_rate": args.delta_rate}
+    if args.folder:
+        write(args.folder, str(args.folder), **options)
+    else:
+        write(Path(__file__).parent, **options)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    main()

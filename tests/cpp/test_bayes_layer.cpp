@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -78,16 +80,33 @@ const Shape kShapes[] = {
     {kScale, {2, 3, 2, 2}, "num_axes: 2 bias_term: true"},
     {kScale, {2, 3}, "axis: 0 num_axes: 0 bias_term: true"},
     {kScale, {2, 3, 2}, "axis: -3 num_axes: -1 bias_term: true"},
+    {kDeconv, {1, 4, 2, 2}, "num_output: 4 kernel_size: 2 group: 2"},
 };
 const Shape& kScaleWithBias = kShapes[17];
 
-// How a batch gets its noise: one draw, several, or outputs that are drawn.
+// Which weights have one tau.
+vector<string> Posteriors(const Shape& shape) {
+  vector<string> posteriors = {"", "posterior: PER_WEIGHT "};
+  const bool grouped_deconv =
+      shape.type == kDeconv && strstr(shape.options, "group");
+  if (!grouped_deconv) posteriors.push_back("posterior: PER_OUTPUT ");
+  return posteriors;
+}
+
+// How a batch gets its noise: one draw, several, or outputs that are drawn; and
+// which weights have one tau.
 vector<string> WaysToDraw(const Shape& shape) {
-  vector<string> ways = {""};
-  const bool no_batch = string(shape.options).find("-3") != string::npos;
-  if (no_batch) return ways;
-  ways.insert(ways.end(), {"draws_per_batch: 2 ", "draws_per_batch: 5 "});
-  if (shape.type == kInner) ways.push_back("local_reparametrization: true ");
+  const bool no_batch = strstr(shape.options, "-3");
+  vector<string> ways;
+  for (const string& posterior : Posteriors(shape)) {
+    ways.push_back(posterior);
+    if (no_batch) continue;
+    ways.push_back(posterior + "draws_per_batch: 2 ");
+    if (posterior.empty()) ways.push_back("draws_per_batch: 5 ");
+    if (shape.type == kInner) {
+      ways.push_back(posterior + "local_reparametrization: true ");
+    }
+  }
   return ways;
 }
 
@@ -121,7 +140,7 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
   }
 
   static Layer<Dtype>* Make(const LayerParameter& param, bool same_draw) {
-#define MAKE_IF_NAMED(name, axis, independent_outputs)                    \
+#define MAKE_IF_NAMED(name, axis, independent, output_axis)               \
   if (param.type() == Bayes##name##Layer<Dtype>::kType) {                 \
     if (same_draw) return new SameDraw<Bayes##name##Layer, Dtype>(param); \
     return new Bayes##name##Layer<Dtype>(param);                          \
@@ -148,7 +167,32 @@ class BayesLayerTest : public MultiDeviceTest<TypeParam> {
     top_.assign(1, &output_);
     if (kl_top) top_.push_back(&kl_);
     layer->SetUp(bottom_, top_);
+    // Where there are several taus, no two next to each other are the same.
+    const int n = layer->blobs().size() / 3;
+    for (int b = n; b < 2 * n; ++b) {
+      Blob<Dtype>& delta = *layer->blobs()[b];
+      for (int i = 1; i < delta.count(); ++i) {
+        delta.mutable_cpu_data()[i] += 0.3 * (i % 5 - 2);
+      }
+    }
     return layer;
+  }
+
+  // The tau of each weight, by the rule of the documentation: axes of length 1
+  // are for all.
+  static vector<Dtype> TauOfEach(const Blob<Dtype>& m,
+                                 const Blob<Dtype>& delta) {
+    vector<Dtype> taus;
+    for (int i = 0; i < m.count(); ++i) {
+      int at = 0, rest = i;
+      for (int axis = 0; axis < m.num_axes() && delta.count() > 1; ++axis) {
+        const int place = rest / m.count(axis + 1);
+        rest %= m.count(axis + 1);
+        at = at * delta.shape(axis) + (delta.shape(axis) > 1 ? place : 0);
+      }
+      taus.push_back(std::log1p(std::exp(delta.cpu_data()[at])));
+    }
+    return taus;
   }
 
   void SetBottom(const Shape& shape) {
@@ -358,26 +402,174 @@ TYPED_TEST(BayesLayerTest, ADrawIsTheStockLayerWithDrawnWeights) {
   typedef typename TypeParam::Dtype Dtype;
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(string(shape.type) + " " + shape.options);
-    const auto bayes = this->SetUpLayer(
-        shape, "kl_weight: 0 tau_init: 0.5 bias_tau_init: 0.3");
-    const vector<Dtype> output = this->Output(bayes.get());
-    const auto stock =
-        LayerRegistry<Dtype>::CreateLayer(this->StockParam(shape));
-    stock->SetUp(this->bottom_, this->top_);
-    const int n = stock->blobs().size();
-    for (int i = 0; i < n; ++i) {
-      const Dtype tau = i == 0 ? 0.5 : 0.3;
-      for (int j = 0; j < stock->blobs()[i]->count(); ++j) {
-        stock->blobs()[i]->mutable_cpu_data()[j] =
-            bayes->blobs()[i]->cpu_data()[j] *
-            (1 + tau * bayes->blobs()[2 * n + i]->cpu_data()[j]);
+    for (const string& posterior : Posteriors(shape)) {
+      SCOPED_TRACE(posterior);
+      const auto bayes = this->SetUpLayer(
+          shape, posterior + "kl_weight: 0 tau_init: 0.5 bias_tau_init: 0.3");
+      const vector<Dtype> output = this->Output(bayes.get());
+      const auto stock =
+          LayerRegistry<Dtype>::CreateLayer(this->StockParam(shape));
+      stock->SetUp(this->bottom_, this->top_);
+      const int n = stock->blobs().size();
+      for (int i = 0; i < n; ++i) {
+        const Blob<Dtype>& m = *bayes->blobs()[i];
+        const Blob<Dtype>& epsilon = *bayes->blobs()[2 * n + i];
+        const vector<Dtype> taus = this->TauOfEach(m, *bayes->blobs()[n + i]);
+        for (int j = 0; j < m.count(); ++j) {
+          stock->blobs()[i]->mutable_cpu_data()[j] =
+              m.cpu_data()[j] * (1 + taus[j] * epsilon.cpu_data()[j]);
+        }
+      }
+      const vector<Dtype> expected = this->Output(stock.get());
+      for (int i = 0; i < output.size(); ++i) {
+        EXPECT_NEAR(expected[i], output[i],
+                    1e-5 * (1 + std::fabs(expected[i])));
       }
     }
-    const vector<Dtype> expected = this->Output(stock.get());
-    for (int i = 0; i < output.size(); ++i) {
-      EXPECT_NEAR(expected[i], output[i], 1e-5 * (1 + std::fabs(expected[i])));
+  }
+}
+
+// The shape of delta for each kind of layer.
+TYPED_TEST(BayesLayerTest, OutputsOrWeightsHaveATauOfTheirOwn) {
+  const struct {
+    Shape shape;
+    vector<int> per_output, per_weight, biases;
+  } cases[] = {
+      {{kConv, {1, 4, 3, 3}, "num_output: 6 kernel_size: 2 group: 2"},
+       {6, 1, 1, 1},
+       {6, 2, 2, 2},
+       {6}},
+      {{kDeconv, {1, 2, 3, 3}, "num_output: 3 kernel_size: 2"},
+       {1, 3, 1, 1},
+       {2, 3, 2, 2},
+       {3}},
+      {{kInner, {2, 5}, "num_output: 3"}, {3, 1}, {3, 5}, {3}},
+      {{kInner, {2, 5}, "num_output: 3 transpose: true"}, {1, 3}, {5, 3}, {3}},
+      {{kEmbed, {5}, "input_dim: 4 num_output: 3"}, {1, 3}, {4, 3}, {3}},
+      {{kScale, {2, 3, 2}, "num_axes: 2 bias_term: true"},
+       {3, 2},
+       {3, 2},
+       {3, 2}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(string(c.shape.type) + " " + c.shape.options);
+    const string init = "kl_weight: 0 tau_init: 0.3 bias_tau_init: 0.05 ";
+    const auto shared = this->SetUpLayer(c.shape, init + "posterior: SHARED");
+    EXPECT_EQ(vector<int>({1}), shared->blobs()[2]->shape());
+    const auto outputs =
+        this->SetUpLayer(c.shape, init + "posterior: PER_OUTPUT");
+    EXPECT_EQ(c.per_output, outputs->blobs()[2]->shape());
+    EXPECT_EQ(c.biases, outputs->blobs()[3]->shape());
+    const auto weights =
+        this->SetUpLayer(c.shape, init + "posterior: PER_WEIGHT");
+    EXPECT_EQ(c.per_weight, weights->blobs()[2]->shape());
+    EXPECT_EQ(c.biases, weights->blobs()[3]->shape());
+    // SetUpLayer leaves the first as it was.
+    EXPECT_NEAR(0.3, bayes::Softplus(weights->blobs()[2]->cpu_data()[0]), 1e-6);
+    EXPECT_NEAR(0.05, bayes::Softplus(weights->blobs()[3]->cpu_data()[0]),
+                1e-6);
+  }
+}
+
+// Where all taus are the same, it does not matter who has which, and the
+// gradient of one delta for all is the sum of theirs.
+TYPED_TEST(BayesLayerTest, EqualTausAreOneTau) {
+  typedef typename TypeParam::Dtype Dtype;
+  for (const Shape& shape : kShapes) {
+    const string options =
+        "kl_weight: 30 dataset_size: 100 prior_std: 0.8 tau_init: 0.5 ";
+    vector<vector<Dtype> > found;
+    for (const string& posterior : Posteriors(shape)) {
+      SCOPED_TRACE(string(shape.type) + " " + shape.options + " " + posterior);
+      Caffe::set_random_seed(1);
+      const auto layer =
+          this->SetUpLayer(shape, options + posterior, true, true);
+      const int n = layer->blobs().size() / 3;
+      for (int b = n; b < 2 * n; ++b) {
+        Blob<Dtype>& delta = *layer->blobs()[b];
+        std::fill_n(delta.mutable_cpu_data(), delta.count(),
+                    delta.cpu_data()[0]);
+      }
+      this->Gradients(layer.get());
+      vector<Dtype> numbers(this->output_.cpu_data(),
+                            this->output_.cpu_data() + this->output_.count());
+      numbers.push_back(this->kl_.cpu_data()[0]);
+      for (int b = 0; b < n; ++b) {
+        const Blob<Dtype>& m = *layer->blobs()[b];
+        numbers.insert(numbers.end(), m.cpu_diff(), m.cpu_diff() + m.count());
+        const Blob<Dtype>& delta = *layer->blobs()[n + b];
+        numbers.push_back(std::accumulate(
+            delta.cpu_diff(), delta.cpu_diff() + delta.count(), 0.));
+      }
+      found.push_back(numbers);
+      ASSERT_EQ(found[0].size(), numbers.size());
+      for (int i = 0; i < numbers.size(); ++i) {
+        EXPECT_NEAR(found[0][i], numbers[i],
+                    2e-5 * (1 + std::fabs(found[0][i])))
+            << "number " << i;
+      }
     }
   }
+}
+
+// A net that was trained with one tau for all weights can go on with more.
+TYPED_TEST(BayesLayerTest, OneTauOfAFileIsThatOfAllWeights) {
+  typedef typename TypeParam::Dtype Dtype;
+  const Shape& shape = kShapes[11];
+  const auto save = [&](const string& posterior) {
+    const auto layer = this->SetUpLayer(shape, "kl_weight: 0 " + posterior);
+    layer->blobs()[2]->mutable_cpu_data()[0] = -3;
+    LayerParameter saved;
+    layer->ToProto(&saved);
+    return saved;
+  };
+  const auto load = [&](LayerParameter saved, BayesParameter::Posterior kind) {
+    saved.mutable_bayes_param()->set_posterior(kind);
+    const auto layer = LayerRegistry<Dtype>::CreateLayer(saved);
+    layer->SetUp(this->bottom_, this->top_);
+    return layer;
+  };
+  for (const auto kind :
+       {BayesParameter::PER_OUTPUT, BayesParameter::PER_WEIGHT}) {
+    const auto layer = load(save("posterior: SHARED"), kind);
+    const Blob<Dtype>& delta = *layer->blobs()[2];
+    EXPECT_EQ(kind == BayesParameter::PER_OUTPUT ? 7 : 42, delta.count());
+    for (int i = 0; i < delta.count(); ++i) {
+      EXPECT_EQ(-3, delta.cpu_data()[i]);
+    }
+  }
+  EXPECT_ERROR(load(save("posterior: PER_WEIGHT"), BayesParameter::SHARED),
+               "layer 'layer': bayes_param.posterior is SHARED, which makes "
+               "delta a blob of shape 1 .1., but the trained layer has one of "
+               "shape 7 6 .42.; set posterior as in its training");
+  EXPECT_ERROR(load(save("posterior: PER_OUTPUT"), BayesParameter::PER_WEIGHT),
+               "posterior is PER_WEIGHT, .* has one of shape 7 1 .7.");
+}
+
+// The median and the range of several taus.
+TYPED_TEST(BayesLayerTest, UncertaintySummarizesTaus) {
+  const Shape& shape = kShapes[11];
+  const auto layer =
+      this->SetUpLayer(shape, "kl_weight: 0 posterior: PER_OUTPUT");
+  const double taus[] = {0.3, 2, 0.1, 0.5, 0.4, 7, 0.2};
+  for (int i = 0; i < 7; ++i) {
+    layer->blobs()[2]->mutable_cpu_data()[i] = bayes::SoftplusInverse(taus[i]);
+    layer->blobs()[3]->mutable_cpu_data()[i] =
+        bayes::SoftplusInverse(i == 3 ? 1e-9 : taus[i]);
+  }
+  auto* stochastic = dynamic_cast<bayes::Stochastic*>(layer.get());
+  const auto found = stochastic->GetUncertainty().taus;
+  ASSERT_EQ(2, found.size());
+  EXPECT_NEAR(0.4, found[0].median, 1e-6);
+  EXPECT_NEAR(0.1, found[0].lowest, 1e-6);
+  EXPECT_NEAR(7, found[0].highest, 1e-5);
+  EXPECT_NEAR(0.3, found[1].median, 1e-6);
+  EXPECT_NEAR(4.54e-5, found[1].lowest, 1e-8);
+  const vector<double> all = stochastic->GetTaus(0);
+  ASSERT_EQ(7, all.size());
+  for (int i = 0; i < 7; ++i) EXPECT_NEAR(taus[i], all[i], 1e-5);
+  layer->blobs()[2]->mutable_cpu_data()[4] = NAN;
+  EXPECT_TRUE(std::isnan(stochastic->GetUncertainty().taus[0].median));
 }
 
 TYPED_TEST(BayesLayerTest, SeedAndLayerNameMakeTheDraw) {
@@ -742,6 +934,13 @@ TYPED_TEST(BayesLayerTest, NoiseOfABatchIsRefusedWhereItHasNoMeaning) {
       "bayes_param.draws_per_batch is 2, but must be 1 where axis");
 }
 
+TYPED_TEST(BayesLayerTest, OutputsThatNoAxisNumbersAreRefused) {
+  EXPECT_ERROR(
+      this->SetUpLayer(kShapes[24], "kl_weight: 0 posterior: PER_OUTPUT"),
+      "bayes_param.posterior is PER_OUTPUT, but must be SHARED or PER_WEIGHT "
+      "in a layer of type BayesDeconvolution whose group is not 1");
+}
+
 TYPED_TEST(BayesLayerTest, AScaleThatIsAnotherBottomIsRefused) {
   typedef typename TypeParam::Dtype Dtype;
   this->SetBottom(kScaleWithBias);
@@ -839,13 +1038,21 @@ TYPED_TEST(DevicesTest, ComputeTheSame) {
     this->ExpectTheSame(shape, "kl_ramp: 3 ", TRAIN);
     this->ExpectTheSame(shape, "", TEST);
     this->ExpectTheSame(shape, "sample: NEVER ", TRAIN);
+    this->ExpectTheSame(shape, "sample: NEVER posterior: PER_WEIGHT ", TRAIN);
   }
 }
 
 // More tiles than blocks of threads.
 TYPED_TEST(DevicesTest, ComputeTheSameForManyWeights) {
   const Shape shape = {kInner, {1, 1100}, "num_output: 1000"};
-  this->ExpectTheSame(shape, "", TRAIN);
+  for (const string& posterior : Posteriors(shape)) {
+    this->ExpectTheSame(shape, posterior, TRAIN);
+  }
+  // More outputs than blocks.
+  const Shape wide = {kInner, {1, 3}, "num_output: 1500"};
+  this->ExpectTheSame(wide, "posterior: PER_OUTPUT ", TRAIN);
+  const Shape transposed = {kInner, {1, 3}, "num_output: 1500 transpose: true"};
+  this->ExpectTheSame(transposed, "posterior: PER_OUTPUT ", TRAIN);
 }
 
 // No sum depends on which thread comes first.

@@ -244,19 +244,19 @@ TYPED_TEST(PosteriorTest, NoMeanIsThrownFarByKL) {
 TYPED_TEST(PosteriorTest, TauStopsAtItsFloorAndCanRiseAgain) {
   this->Make({0.5, -2}, 0.4, 0.01);
   this->delta_->mutable_cpu_data()[0] = -50;
-  EXPECT_NEAR(0.01, this->posterior_->Tau(), 1e-7);
+  EXPECT_NEAR(0.01, this->posterior_->Taus()[0], 1e-7);
   this->posterior_->Sample(this->key_, 0, this->w_.get());
   EXPECT_NEAR(SoftplusInverse(0.01), this->delta_->cpu_data()[0], 1e-5);
   // KL wants more than 0.01: the gradient must point up, not be zero.
   EXPECT_LT(this->Gradients(1, 0)[2], -1);
   this->delta_->mutable_cpu_data()[0] = -1;
-  EXPECT_NEAR(Softplus(-1.), this->posterior_->Tau(), 1e-6);
+  EXPECT_NEAR(Softplus(-1.), this->posterior_->Taus()[0], 1e-6);
 }
 
 // A training that went wrong shows it.
 TYPED_TEST(PosteriorTest, TauOfNaNIsNaN) {
   this->delta_->mutable_cpu_data()[0] = NAN;
-  EXPECT_TRUE(std::isnan(this->posterior_->Tau()));
+  EXPECT_TRUE(std::isnan(this->posterior_->Taus()[0]));
   this->posterior_->Sample(this->key_, 0, this->w_.get());
   EXPECT_TRUE(std::isnan(this->w_->cpu_data()[0]));
 }
@@ -269,6 +269,68 @@ TYPED_TEST(PosteriorTest, TauFarBelowAnyFloorIsFinite) {
   for (Dtype gradient : this->Gradients(1, 1)) {
     EXPECT_TRUE(std::isfinite(gradient));
   }
+}
+
+// Two weights with taus of their own, against a standard normal prior. By hand:
+// KL = -ln tau - ln|m| + (tau^2 m^2 + m^2 - 1) / 2, which is
+//   m = 2, tau = 0.5:  -ln 0.5 - ln 2 + (1 + 4 - 1) / 2          = 2
+//   m = -1, tau = e:   -1 - 0 + (e^2 + 1 - 1) / 2 = e^2 / 2 - 1  = 2.6945280
+TYPED_TEST(PosteriorTest, KLOfTwoWeightsWithTausOfTheirOwn) {
+  typedef typename TypeParam::Dtype Dtype;
+  this->Make({2, -1}, 0.4);
+  const double e = std::exp(1.);
+  this->delta_ =
+      this->MakeBlob({Dtype(SoftplusInverse(0.5)), Dtype(SoftplusInverse(e))});
+  this->posterior_.reset(new Posterior<Dtype>(this->m_, this->delta_,
+                                              this->epsilon_, Dtype(1e-4)));
+  this->posterior_->SetPrior(0, 1);
+  EXPECT_NEAR(4.6945280, this->posterior_->KL(), 1e-5);
+  // By m: -1/m + tau^2 m + m. By tau: -1/tau + tau m^2, times
+  // d tau / d delta = 1 - exp(-tau).
+  this->posterior_->Mean(this->w_.get());
+  std::fill_n(this->m_->mutable_cpu_diff(), 2, 0);
+  std::fill_n(this->delta_->mutable_cpu_diff(), 2, 0);
+  std::fill_n(this->w_->mutable_cpu_diff(), 2, 0);
+  this->posterior_->Backward(this->w_.get(), 1, true, true);
+  EXPECT_NEAR(-0.5 + 0.5 + 2, this->m_->cpu_diff()[0], 1e-5);
+  EXPECT_NEAR(1 - e * e - 1, this->m_->cpu_diff()[1], 1e-5);
+  EXPECT_NEAR((-2 + 2) * (1 - std::exp(-0.5)), this->delta_->cpu_diff()[0],
+              1e-5);
+  EXPECT_NEAR((-1 / e + e) * (1 - std::exp(-e)), this->delta_->cpu_diff()[1],
+              1e-5);
+}
+
+TYPED_TEST(PosteriorTest, EachTauStopsAtItsFloor) {
+  typedef typename TypeParam::Dtype Dtype;
+  this->Make({0.5, -2, 3}, 0.4);
+  this->delta_ = this->MakeBlob({-50, 1, -50});
+  this->posterior_.reset(new Posterior<Dtype>(this->m_, this->delta_,
+                                              this->epsilon_, Dtype(0.01)));
+  const vector<Dtype> taus = this->posterior_->Taus();
+  this->posterior_->Sample(this->key_, 0, this->w_.get());
+  for (int i = 0; i < 3; ++i) {
+    const double delta = i == 1 ? 1 : SoftplusInverse(0.01);
+    EXPECT_NEAR(Softplus(delta), taus[i], 1e-6);
+    EXPECT_NEAR(delta, this->delta_->cpu_data()[i], 1e-5);
+  }
+}
+
+TYPED_TEST(PosteriorTest, DeltaThatDoesNotFitIsRefused) {
+  typedef typename TypeParam::Dtype Dtype;
+  const auto with_delta = [&](const vector<int>& m, const vector<int>& delta) {
+    typename TestFixture::BlobPtr blobs[3];
+    for (auto& blob : blobs) blob.reset(new Blob<Dtype>(m));
+    blobs[1].reset(new Blob<Dtype>(delta));
+    Posterior<Dtype>(blobs[0], blobs[1], blobs[2], 1e-4);
+  };
+  with_delta({2, 3, 4}, {1});
+  with_delta({2, 3, 4}, {1, 3, 1});
+  with_delta({2, 3, 4}, {2, 3, 1});
+  with_delta({2, 3, 4}, {2, 3, 4});
+  EXPECT_ERROR(with_delta({2, 3, 4}, {2, 1, 4}),
+               "delta has shape 2 1 4 .8., but m has 2 3 4");
+  EXPECT_ERROR(with_delta({2, 3, 4}, {3}), "delta has shape 3 ");
+  EXPECT_ERROR(with_delta({2, 3, 4}, {1, 2, 1}), "delta has shape 1 2 1 ");
 }
 
 TYPED_TEST(PosteriorTest, PriorThatMakesNoSenseIsRefused) {

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -202,3 +203,18 @@ def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
         assert agree(found, expected)
     else:
         assert np.array_equal(found, expected)
+
+
+def layer_posterior(name, tau, tau_bias=None, **fields):
+    """What `inspect` might say of a layer with one tau for its weights and one for its biases."""
+    from bayescaffe.net.posterior import LayerPosterior
+
+    said = {
+        **{"name": name, "weights": 24, "type": "BayesInnerProduct", "outputs": 8},
+        **{"tau": tau, "tau_low": tau, "tau_high": tau},
+        **{"biases": 0 if tau_bias is None else 8, "tau_bias": tau_bias},
+        **{"tau_bias_low": tau_bias, "tau_bias_high": tau_bias},
+        **{"sign_certainty": NormalDist().cdf(1 / tau), "is_output": False, "norm": 1.0},
+        **{"kl": 1.0, "kl_share": 1.0, "kl_scale": 0.0},
+    }
+    return LayerPosterior(**{**said, **fields})

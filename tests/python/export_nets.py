@@ -109,6 +109,8 @@ def randomize(net) -> None:
                 blob.data[...] = offset + deviation * random.standard_normal(shape)
             elif i < 2 * means:
                 blob.data[...] = -1.5  # tau = 0.2
+                if blob.count > 1:
+                    blob.data[...] += 0.5 * random.standard_normal(shape)
 
 
 def images_of(model, count=2) -> np.ndarray:

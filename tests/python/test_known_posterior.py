@@ -22,6 +22,16 @@ Several weights that share tau (and biases, whose x is 1, with their own tau, mu
 
 the sums over the K parameters with that tau. SciPy solves these. As -ln|m| keeps a weight from 0,
 there is an optimum for each choice of signs; here all are positive, and training starts there.
+
+A tau for each weight (`posterior: PER_WEIGHT`): the standard deviations v_j = tau_j |m_j| are
+variables of their own, so m and v separate as for one weight, and dL/dm = 0 and dL/dv = 0 give
+
+    m = (A + lam / zeta^2 I)^-1 (b + lam mu / zeta^2),    v_j^2 = lam / (A_jj + lam / zeta^2).
+
+For lam = 1 / N, m is the mean of the exact posterior, and v_j^-2 the diagonal of its precision.
+
+A tau for each output (`posterior: PER_OUTPUT`): the loss is a sum over outputs, which have weights
+of their own, so each output has the optimum of a regression by itself.
 """
 
 import numpy as np
@@ -46,11 +56,13 @@ def regression(weights, bias=0.0):
     random = np.random.default_rng(3)
     mix = np.eye(len(weights)) + 0.3
     x = random.standard_normal((N, len(weights))) @ mix
-    return x, x @ weights + bias + random.standard_normal(N)
+    y = x @ weights + bias
+    return x, y + random.standard_normal(y.shape)
 
 
 def train(folder, x, y, options, bias_term):
-    """m and tau of each blob after a training by the solver: weights, then biases."""
+    """m and tau of all weights after a training by the solver, then those of all biases."""
+    y = y.reshape(N, -1)
     # tau = softplus(delta) is small, and so is the gradient of delta.
     blobs = 1 + bias_term
     params = "param { } " * blobs + "param { lr_mult: 20 } " * blobs
@@ -58,10 +70,10 @@ def train(folder, x, y, options, bias_term):
         layer {{ name: "x" type: "Input" top: "x"
                  input_param {{ shape {{ dim: {N} dim: {x.shape[1]} }} }} }}
         layer {{ name: "y" type: "Input" top: "y"
-                 input_param {{ shape {{ dim: {N} dim: 1 }} }} }}
+                 input_param {{ shape {{ dim: {N} dim: {y.shape[1]} }} }} }}
         layer {{ name: "fit" type: "BayesInnerProduct" bottom: "x" top: "fit" {params}
                  inner_product_param {{
-                   num_output: 1 bias_term: {str(bias_term).lower()}
+                   num_output: {y.shape[1]} bias_term: {str(bias_term).lower()}
                    weight_filler {{ value: 0.8 }} bias_filler {{ value: 0.8 }} }}
                  bayes_param {{ dataset_size: {N} tau_init: 0.5 bias_tau_init: 0.5 {options} }} }}
         layer {{ name: "loss" type: "EuclideanLoss" bottom: "fit" bottom: "y" top: "loss" }}"""
@@ -69,11 +81,11 @@ def train(folder, x, y, options, bias_term):
     rates = {"base_lr": 0.3, "lr_policy": '"inv"', "gamma": 0.1, "power": 1, "momentum": 0}
     solver = pycaffe.get_solver(str(write_solver(folder, net, ITERATIONS, display=0, **rates)))
     solver.net.blobs["x"].data[...] = x
-    solver.net.blobs["y"].data[...] = y[:, None]
+    solver.net.blobs["y"].data[...] = y
     solver.step(ITERATIONS)
-    taus = solver.net.posteriors()["fit"].taus
+    taus = solver.net.taus("fit")
     means = [blob.data.ravel().copy() for blob in solver.net.params["fit"][: len(taus)]]
-    return np.concatenate(means), np.array(taus)
+    return np.concatenate(means), np.concatenate([tau.ravel() for tau in taus])
 
 
 def optimum(x, y, kl_weight, groups):
@@ -125,3 +137,37 @@ def test_several_weights_and_a_bias_find_the_optimum(tmp_path, way):
     with_ones = np.column_stack([x, np.ones(N)])
     expected = optimum(with_ones, y, 2, [([0, 1, 2], 0.2, 0.4), ([3], 0.5, 0.6)])
     assert_near(found, expected, np.array([0, 0, 0, 1]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_weight_finds_its_own_tau(tmp_path, way):
+    """The known optimum, and not the one with a common tau."""
+    x, y = regression([1.2, 0.9, 0.7], bias=1.5)
+    x[:, 1] *= 2
+    priors = "prior_mean: 0.2 prior_std: 0.4 bias_prior_mean: 0.5 bias_prior_std: 0.6"
+    options = f"kl_weight: 1 {priors} posterior: PER_WEIGHT {way}"
+    found = train(tmp_path, x, y, options, bias_term=True)
+    inputs = np.column_stack([x, np.ones(N)])
+    mu, zeta = np.array([0.2, 0.2, 0.2, 0.5]), np.array([0.4, 0.4, 0.4, 0.6])
+    precision = inputs.T @ inputs + np.diag(1 / zeta**2)
+    m = np.linalg.solve(precision, inputs.T @ y + mu / zeta**2)
+    exact = m, np.diag(precision) ** -0.5 / np.abs(m)
+    each = np.arange(4)
+    for ours, worked_out in zip(
+        optimum(inputs, y, 1, [([i], mu[i], zeta[i]) for i in each]), exact, strict=True
+    ):
+        assert ours == pytest.approx(worked_out, rel=1e-8)
+    assert exact[1].max() > 2 * exact[1].min()
+    assert_near(found, exact, each)
+
+
+def test_each_output_finds_its_own_tau(tmp_path):
+    x, y = regression(np.array([[1.2, 2.5], [0.9, 1.8]]))
+    options = "kl_weight: 1 prior_mean: 0.2 prior_std: 0.8 posterior: PER_OUTPUT draws_per_batch: 8"
+    m, taus = train(tmp_path, x, y, options, bias_term=False)
+    assert taus.shape == (2,)
+    expected = [optimum(x, y[:, i], 1, [([0, 1], 0.2, 0.8)]) for i in range(2)]
+    assert abs(np.log(expected[0][1] / expected[1][1])) > 0.2
+    for i in range(2):
+        found = m.reshape(2, 2)[i], taus[i : i + 1]
+        assert_near(found, expected[i], np.zeros(2, int))

@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 from bayescaffe.reporting import plots
+from conftest import layer_posterior
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
@@ -16,8 +17,8 @@ CURVE = {
     "test_error": np.array([np.nan, 0.2, np.nan, 0.05]),
 }
 LAYERS = [
-    SimpleNamespace(name="conv", tau=0.08, tau_bias=0.1),
-    SimpleNamespace(name="fc", tau=0.7, tau_bias=None),
+    layer_posterior("conv", 0.08, 0.1),
+    layer_posterior("fc", 0.7),
 ]
 TABLE = dict(correct_certain=9609, correct_uncertain=297, wrong_certain=14, wrong_uncertain=80)
 DRAWS = np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.6, 0.3, 0.1]])
@@ -192,6 +193,16 @@ def test_tau_shows_every_layer_and_no_bar_for_a_missing_bias():
     assert lengths[:3] == [0.08, 0.7, 0.1] and math.isnan(lengths[3])
     assert lengths[4:] == [0.08, 0.1]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["conv", "fc"]
+    assert not ax.lines
+
+
+def test_tau_shows_the_range_of_several():
+    ax = plots.plot_tau([layer_posterior("conv", 0.08, 0.1, tau_low=0.002, tau_high=3.0)])
+    (line,) = ax.lines
+    assert list(line.get_xdata()) == [0.002, 3]
+    bar = ax.patches[0]
+    assert bar.get_y() < line.get_ydata()[0] < bar.get_y() + bar.get_height()
+    assert ax.get_xlim()[0] <= 0.002 and ax.get_xlim()[1] >= 3
 
 
 def test_curves_leave_out_what_was_not_measured():

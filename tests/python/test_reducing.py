@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from conftest import REPO, make_net, small_net
+from conftest import REPO, layer_posterior, make_net, small_net
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
 from bayescaffe.net.inference_net import TEST, TRAIN, layers_of_phase  # noqa: E402
 from bayescaffe.net.messages import parse_message, read_weights  # noqa: E402
-from bayescaffe.net.posterior import LayerPosterior  # noqa: E402
 from bayescaffe.net.reducing import (  # noqa: E402
     advice,
     count_parameters,
@@ -220,7 +219,7 @@ def test_output_layers_are_those_before_an_end(digits):
 
 
 def layer(name, tau, is_output=False):
-    return LayerPosterior(name, 24, tau, 8, 0.1, "", 8, is_output, 1.0, 1.0, 1.0, 0)
+    return layer_posterior(name, tau, 0.1, is_output=is_output)
 
 
 def test_advice_draws_the_line_where_the_paper_did():

@@ -16,7 +16,7 @@ from bayescaffe.reporting.images import GALLERY
 from bayescaffe.reporting.page import report
 from bayescaffe.stats.analysis import analyze
 from bayescaffe.stats.draws import Draws, load_draws, save_draws
-from conftest import REPO
+from conftest import REPO, layer_posterior
 
 NAMES = ["cat", "<b>dog</b>", "</script><i>x", 'the "owl"', "a sulphur-crested cockatoo & hen"]
 STOCK = "plain <net> of_a_long_name_without_a_gap"
@@ -29,8 +29,8 @@ CURVE = {
     "tau:fc": np.linspace(1, 0.7, 100),
 }
 LAYERS = [
-    SimpleNamespace(name="conv", weights=500, tau=0.05, biases=20, tau_bias=0.1),
-    SimpleNamespace(name="fc", weights=4000, tau=0.7, biases=0, tau_bias=None),
+    layer_posterior("conv", 0.05, 0.1, weights=500, biases=20, tau_low=0.01, tau_high=0.23),
+    layer_posterior("fc", 0.7, weights=4000),
 ]
 
 

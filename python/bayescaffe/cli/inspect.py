@@ -32,6 +32,7 @@ COLUMNS = """\
   K       number of weights                 |m|/sd  |mean| of a weight by its standard deviation
   tau     standard deviation / |mean|       sign    weights expected to have the sign of their mean
   tau_b   the same for the biases           norm    Euclidean norm of the means
+          (the median and the range, if outputs or weights have a tau of their own)
   KL      KL(posterior || prior) in nats, biases included, and the layer's share of it"""
 
 
@@ -132,8 +133,8 @@ def _table(layers) -> str:
         [
             layer.name,
             f"{layer.weights:,}",
-            f"{layer.tau:.4g}",
-            "-" if layer.tau_bias is None else f"{layer.tau_bias:.4g}",
+            layer.tau_text,
+            layer.tau_bias_text if layer.biases else "-",
             f"{layer.signal_to_noise:,.3g}",
             f"{layer.sign_certainty:.2%}",
             f"{layer.norm:.4g}",

@@ -93,7 +93,7 @@ def _add_layer(
     return results if isinstance(results, list) else [results]
 
 
-def _with_noise(node: Node, taus: Sequence[float]) -> str:
+def _with_noise(node: Node, taus: Sequence[np.ndarray]) -> str:
     """A layer with normal weights, by local reparametrisation.
 
     Given its input x, an output sum(w x) is normal with the mean sum(m x) and the variance
@@ -105,9 +105,7 @@ def _with_noise(node: Node, taus: Sequence[float]) -> str:
     write = LAYERS[node.param.type]
     (value,) = node.inputs
     mean = write(node)
-    squares = [
-        np.square(np.float32(tau) * blob) for tau, blob in zip(taus, node.blobs, strict=True)
-    ]
+    squares = [np.square(tau * blob) for tau, blob in zip(taus, node.blobs, strict=True)]
     variance = write(replace(node, inputs=[node.add("Mul", value, value)], blobs=squares))
     # Fast convolutions may round a variance of zero to less.
     deviation = node.add("Sqrt", node.add("Relu", variance))

@@ -28,8 +28,9 @@ class StockLayer:
     param: Any
     """Its `LayerParameter`, without blobs."""
     blobs: list[np.ndarray]
-    taus: tuple[float, ...] = ()
-    """The tau of each blob of a layer that is random; empty if it is not."""
+    taus: tuple[np.ndarray, ...] = ()
+    """The tau of each blob of a layer that is random, which broadcasts to the blob; empty
+    if it is not."""
     drop_ratio: float = 0
     """The share that a Dropout layer drops, also in phase TEST; 0 if it drops nothing there."""
 
@@ -37,13 +38,12 @@ class StockLayer:
 def stock_layers(model: Model, draw: int | None) -> list[StockLayer]:
     """The layers of a model: of the draw with this index, or of the means if it is None."""
     net = model.caffe_net
-    posteriors = net.posteriors()
     if draw is not None:
         net.set_draw(draw)
     layers = []
     for layer in model.message.layer:
         param = _stock_param(layer)
-        taus = posteriors[layer.name].taus if is_bayesian(layer) else ()
+        taus = _taus(net, layer.name) if is_bayesian(layer) else ()
         blobs = [blob.data.copy() for blob in net.params.get(layer.name, ())]
         random = is_random(layer)
         if taus:
@@ -76,15 +76,20 @@ def _stock_param(layer):
     return param
 
 
-def _drawn(net, name: str, means: list[np.ndarray], taus: tuple[float, ...]) -> list[np.ndarray]:
+def _taus(net, name: str) -> tuple[np.ndarray, ...]:
+    # One number is for a blob of any shape, also for one without axes.
+    taus = (tau.astype(np.float32) for tau in net.taus(name))
+    return tuple(tau.reshape(()) if tau.size == 1 else tau for tau in taus)
+
+
+def _drawn(
+    net, name: str, means: list[np.ndarray], taus: tuple[np.ndarray, ...]
+) -> list[np.ndarray]:
     """The weights and biases of a layer in the draw that is set."""
     net.forward(start=name, end=name)
     noise = (blob.data for blob in net.params[name][2 * len(means) :])
     one = np.float32(1)
-    return [
-        m * (one + np.float32(tau) * epsilon)
-        for m, tau, epsilon in zip(means, taus, noise, strict=True)
-    ]
+    return [m * (one + tau * epsilon) for m, tau, epsilon in zip(means, taus, noise, strict=True)]
 
 
 def _frozen_dropout(net, param) -> StockLayer:

@@ -3,18 +3,19 @@
     for layer in bayescaffe.inspect("train_test.prototxt", "lenet.caffemodel"):
         print(layer.name, layer.tau, layer.sign_certainty)
 
-A weight of a Bayesian layer has the posterior q = N(m, (tau m)^2), with one tau for all weights of
-the layer and one for its biases, and the prior p = N(prior_mean, prior_std^2).
+A weight of a Bayesian layer has the posterior q = N(m, (tau m)^2) and the prior
+p = N(prior_mean, prior_std^2). All weights of the layer have one tau, and all biases another;
+or each output or weight has its own, and the median stands for them.
 """
 
 import csv
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy import special
 
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
@@ -47,11 +48,18 @@ class LayerPosterior:
     weights: int
     """Number of weights (K)."""
     tau: float
-    """Standard deviation of every weight, as a multiple of its |mean|."""
+    """Standard deviation of a weight, as a multiple of its |mean|; the median."""
+    tau_low: float
+    tau_high: float
+    """The lowest and the highest tau of the weights; both are `tau` if there is only one."""
     biases: int
     """Number of biases, 0 without a bias term."""
     tau_bias: float | None
+    tau_bias_low: float | None
+    tau_bias_high: float | None
     """The same for the biases."""
+    sign_certainty: float
+    """The probability that a weight drawn from the posterior has the sign of its mean."""
     type: str
     outputs: int | None
     """The layer's num_output; None for a layer whose size `reduce_net` cannot change."""
@@ -67,14 +75,19 @@ class LayerPosterior:
     """What KL is multiplied by in the loss: kl_weight / dataset_size, or the default of the net."""
 
     @property
-    def signal_to_noise(self) -> float:
-        """|mean| of a weight by its standard deviation."""
-        return 1 / self.tau
+    def tau_text(self) -> str:
+        """tau, or the median and the range of several."""
+        return _range_text(self.tau, self.tau_low, self.tau_high)
 
     @property
-    def sign_certainty(self) -> float:
-        """The probability that a weight drawn from the posterior has the sign of its mean."""
-        return 0.5 * math.erfc(-self.signal_to_noise / math.sqrt(2))
+    def tau_bias_text(self) -> str:
+        """The same for the biases, if there are any."""
+        return _range_text(self.tau_bias, self.tau_bias_low, self.tau_bias_high)
+
+    @property
+    def signal_to_noise(self) -> float:
+        """|mean| of a weight by its standard deviation; the median."""
+        return 1 / self.tau
 
     @property
     def penalty(self) -> float:
@@ -83,7 +96,7 @@ class LayerPosterior:
 
     def as_dict(self) -> dict:
         """All of it by name, for JSON and CSV."""
-        derived = ("signal_to_noise", "sign_certainty", "penalty")
+        derived = ("signal_to_noise", "penalty")
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
@@ -151,15 +164,27 @@ def net_of_layers(layers: Sequence, stored: dict[str, LayerBlobs]):
     return net
 
 
+def _range_text(middle: float, low: float, high: float) -> str:
+    return f"{middle:.4g}" if low == high else f"{middle:.3g} ({low:.2g} to {high:.2g})"
+
+
 def _posterior(net, layer, posterior, is_output: bool) -> LayerPosterior:
     """The posterior of one layer, from what the net says of it and what its prototxt says."""
     m, *m_b = (blob.data for blob in net.params[layer.name][: len(posterior.taus)])
+    low, high = posterior.tau_ranges[0]
+    bias_low, bias_high = posterior.tau_ranges[1] if m_b else (None, None)
     return LayerPosterior(
         name=layer.name,
         weights=m.size,
         tau=posterior.taus[0],
+        tau_low=low,
+        tau_high=high,
         biases=m_b[0].size if m_b else 0,
         tau_bias=posterior.taus[1] if m_b else None,
+        tau_bias_low=bias_low,
+        tau_bias_high=bias_high,
+        # Each tau is that of as many weights.
+        sign_certainty=float(np.mean(special.ndtr(1 / net.taus(layer.name)[0]))),
         type=layer.type,
         outputs=options(layer).num_output if size_field(layer) else None,
         is_output=is_output,
@@ -209,8 +234,6 @@ def _check_blobs(layer, stored: LayerBlobs | None, net, weights) -> None:
     for what, wanted, found in _sizes(layer, means(stored)):
         if wanted != found:
             raise BayesCaffeError(f"{where} has {what} {wanted} in the net, {found} in the weights")
-    if any(delta.size != 1 for delta in deltas(stored)):
-        raise BayesCaffeError(f"{where} has a delta that is not one number")
     for blob in (*means(stored), *deltas(stored)):
         if bad := blob.size - np.count_nonzero(np.isfinite(blob)):
             raise BayesCaffeError(

@@ -371,7 +371,10 @@ def plot_curves(
 def plot_tau(
     models: "Mapping[str, Sequence[LayerPosterior]] | Sequence[LayerPosterior]", *, ax: Axes = None
 ) -> Axes:
-    """tau of the weights (filled) and of the biases (open) of each layer, on a log scale."""
+    """tau of the weights (filled) and of the biases (open) of each layer, on a log scale.
+
+    Where outputs or weights have their own, the bar is their median, and a line is their range.
+    """
     models = models if isinstance(models, Mapping) else {"": models}
     layers = list(dict.fromkeys(layer.name for model in models.values() for layer in model))
     height = 0.8 / (2 * len(models))
@@ -386,10 +389,23 @@ def plot_tau(
             at + height, bias, 0.9 * height, align="edge", facecolor="none", edgecolor=colour,
             linewidth=1.4, label=f"{prefix}biases",
         )  # fmt: skip
+        for y, layer in zip(at, model, strict=True):
+            for shift, low, high in (
+                (0.45, layer.tau_low, layer.tau_high),
+                (1.45, layer.tau_bias_low, layer.tau_bias_high),
+            ):
+                if low != high:
+                    ax.plot([low, high], [y + shift * height] * 2, color=GREY, linewidth=1)
     ax.set_yticks(range(len(layers)), [_short(layer, 20) for layer in layers])
     ax.grid(False, axis="y")
     ax.set(xlabel="τ", xscale="log", ylim=(len(layers) - 0.5, -0.5))
-    values = [v for m in models.values() for layer in m for v in (layer.tau, layer.tau_bias) if v]
+    values = [
+        value
+        for model in models.values()
+        for layer in model
+        for value in (layer.tau_low, layer.tau_high, layer.tau_bias_low, layer.tau_bias_high)
+        if value
+    ]
     ax.set_xlim(_decades(values))
     ax.xaxis.set_major_formatter("{x:g}")
     _legend(ax)

@@ -259,9 +259,9 @@ def layers(layers: "Sequence[LayerPosterior]") -> dict[str, Any]:
         [
             layer.name,
             f"{layer.weights:,}",
-            f"{layer.tau:.3g}",
+            layer.tau_text,
             f"{layer.biases:,}",
-            "–" if layer.tau_bias is None else f"{layer.tau_bias:.3g}",
+            layer.tau_bias_text if layer.biases else "–",
         ]
         for layer in layers
     ]
@@ -270,8 +270,7 @@ def layers(layers: "Sequence[LayerPosterior]") -> dict[str, Any]:
         "chart": Chart(plots.plot_tau, layers, height=70 + 42 * len(layers)).markup("tau", label),
         "numbers": table("Layers", ["layer", "weights", "τ", "biases", "τ of biases"], rows),
         "top": top,
-        # w < 0 where w ~ N(1, tau^2)
-        "flips": math.erfc(1 / (top.tau * math.sqrt(2))) / 2,
+        "flips": 1 - top.sign_certainty,
     }
 
 

@@ -31,7 +31,8 @@ COLUMNS = (
     "mean_test_loss",
     "mean_test_error",
 )
-"""The columns of every curve. Bayesian nets add `tau:LAYER` and `tau_b:LAYER` after them.
+"""The columns of every curve. Bayesian nets add `tau:LAYER` and `tau_b:LAYER` after them, the
+medians where outputs or weights have their own.
 
 loss is the training loss, averaged over `average_loss` iterations; kl is KL(q || p) of the whole
 net in nats, and kl_term is its share of the objective; test_* belong to one draw, mean_test_* to
@@ -49,7 +50,8 @@ _TESTING = re.compile(r"Iteration \d+, Testing net \(#(\d+)\)")
 _TEST_OUTPUT = re.compile(r" +Test net output #\d+: (.+) = (\S+?)(?: \(\* \S+ = (\S+) loss\))?")
 _MEAN = re.compile(r" +Mean of (\d+) draws: error = (\S+), loss = (\S+)")
 _KL = re.compile(r" +KL = (\S+), which adds (\S+) to the objective")
-_TAU = re.compile(r" +(.+): tau = (\S+?)(?:, tau_b = (\S+))?")
+# Several taus are their median and, in brackets, their range.
+_TAU = re.compile(r" +(.+): tau = (\S+?)(?: \(.+?\))?(?:, tau_b = (\S+?)(?: \(.+?\))?)?")
 _SNAPSHOT = re.compile(r"Snapshotting (solver state )?to (?:binary proto|HDF5) file (.+)")
 _ERROR = re.compile(r"caffe: error: |ERROR: ")  # of Caffe, and of its command line
 _ACCURACY = re.compile(r"acc|top.?1", re.IGNORECASE)

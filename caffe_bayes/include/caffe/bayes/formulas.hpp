@@ -4,7 +4,8 @@
 // The mathematics of one weight, each formula once, with the paper's names:
 //
 //   q(w) = N(m, (tau m)^2)     the posterior, w = m (1 + tau epsilon)
-//   tau  = ln(1 + exp(delta))  one delta for all weights of a layer
+//   tau  = ln(1 + exp(delta))  one delta for a group of weights: for all of a
+//                              layer, for those of one output, or for each
 //   p(w) = N(mu, zeta^2)       the prior
 //
 //   KL(q || p) = sum over weights of
@@ -151,14 +152,15 @@ BAYES_HD Dtype MeanKLGradient(Dtype m, Dtype tau, Dtype mu, Dtype zeta) {
   return -LogAbsSlope(m) + (tau * tau * m + m - mu) * Precision(zeta);
 }
 
-/// d KL / d delta of a layer of `count` weights, given the sum of (m / zeta)^2.
+/// d KL / d delta of a group of `count` weights, given the sum of
+/// (m / zeta)^2.
 template <typename Dtype>
 BAYES_HD Dtype DeltaKLGradient(Dtype delta, Dtype tau, Dtype sum_sq,
                                int count) {
   return SoftplusSlope(delta) * tau * sum_sq - count * LogSoftplusSlope(delta);
 }
 
-/// d loss / d delta of a layer, kl_scale times KL included, given the sum of
+/// d loss / d delta of a group, kl_scale times KL included, given the sum of
 /// TauGradient.
 template <typename Dtype>
 BAYES_HD Dtype DeltaGradient(Dtype delta, Dtype tau, Dtype kl_scale,

@@ -17,11 +17,13 @@ namespace caffe {
 namespace bayes {
 namespace gpu {
 
-/// A posterior's delta, and the floor below which it counts as the floor.
+/// A posterior's delta, one for each group of weights, and the floor below
+/// which it counts as the floor.
 template <typename Dtype>
 struct Delta {
-  Dtype* value;
+  Dtype* values;
   Dtype floor;
+  Grouping grouping;
 };
 
 /// What Forward writes for each weight: noise and the weight, 0 and the mean,
@@ -50,7 +52,8 @@ void Forward(int n, const Delta<Dtype>& delta, const Dtype* m,
 template <typename Dtype>
 void AddKL(int n, const double* sums, Dtype scale, Dtype* total);
 
-/// Adds to m_diff, if it is not null, and leaves sums for AddDeltaGradient.
+/// Where all weights are one group: adds to m_diff, if it is not null, and
+/// leaves sums for AddDeltaGradient.
 template <typename Dtype, typename Loss, typename Prior>
 void Backward(int n, const Delta<Dtype>& delta, Dtype kl_scale,
               const Loss& loss, const Prior& prior, const Dtype* m,
@@ -59,6 +62,13 @@ void Backward(int n, const Delta<Dtype>& delta, Dtype kl_scale,
 template <typename Dtype>
 void AddDeltaGradient(int n, const Delta<Dtype>& delta, Dtype kl_scale,
                       const double* sums, Dtype* delta_diff);
+
+/// Where there are several groups: adds to m_diff and to delta_diff, each if it
+/// is not null.
+template <typename Dtype, typename Loss, typename Prior>
+void BackwardGroups(int n, const Delta<Dtype>& delta, Dtype kl_scale,
+                    const Loss& loss, const Prior& prior, const Dtype* m,
+                    Dtype* m_diff, Dtype* delta_diff);
 
 // Drawn outputs: see SampleOutput, SampleOutputBackward and SquareBackward.
 template <typename Dtype>

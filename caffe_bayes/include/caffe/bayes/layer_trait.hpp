@@ -19,6 +19,11 @@ const int kMostParameters = 2;
 /// The first axis of a layer that treats all items alone.
 const int kNoAxis = std::numeric_limits<int>::max();
 
+/// The axis of a layer's weights that numbers its outputs, where each weight is
+/// an output's only one, and where no axis does.
+const int kEachWeight = std::numeric_limits<int>::max();
+const int kNoOutputAxis = -1;
+
 /// What the Bayesian layers and Monte Carlo inference must know of a type of
 /// layer, and its class does not tell.
 struct LayerTrait {
@@ -32,6 +37,9 @@ struct LayerTrait {
   /// the same weight, and the layer computes variances of outputs if given
   /// squares of inputs and variances of weights.
   bool has_independent_outputs = false;
+  /// The axis of the weights that numbers the layer's outputs: neurons, or
+  /// filters. For layers with a posterior.
+  int (*output_axis)(const LayerParameter& param) = nullptr;
 
   /// Whether the items of the first axis do not depend on each other, given the
   /// number of axes of the bottom.

@@ -1,6 +1,8 @@
 #ifndef CAFFE_BAYES_LOADING_HPP_
 #define CAFFE_BAYES_LOADING_HPP_
 
+#include <algorithm>
+
 #include "caffe/bayes/layer_trait.hpp"
 #include "caffe/bayes/stochastic.hpp"
 #include "caffe/layer.hpp"
@@ -55,6 +57,39 @@ int BlobsToCopy(Layer<Dtype>* target, int source_blobs) {
   const bool from_bayesian_form = trait && trait->has_bayesian_form &&
                                   source_blobs == kBlobsPerParameter * blobs;
   return from_bayesian_form ? blobs : -1;
+}
+
+/// Whether blob `blob` of a layer is a delta.
+template <typename Dtype>
+bool IsDelta(const Layer<Dtype>& layer, int blob) {
+  const Stochastic* stochastic = dynamic_cast<const Stochastic*>(&layer);
+  const int means = stochastic ? stochastic->num_noise_blobs() : 0;
+  return blob >= means && blob < 2 * means;
+}
+
+/// Copies the delta of a file. One number is that of all weights, however many
+/// delta has in the net.
+template <typename Dtype>
+void CopyDelta(const Blob<Dtype>& source, const LayerParameter& layer,
+               Blob<Dtype>* delta) {
+  CHECK(source.count() == 1 || source.shape() == delta->shape())
+      << "layer '" << layer.name() << "': bayes_param.posterior is "
+      << BayesParameter::Posterior_Name(layer.bayes_param().posterior())
+      << ", which makes delta a blob of shape " << delta->shape_string()
+      << ", but the trained layer has one of shape " << source.shape_string()
+      << "; set posterior as in its training";
+  if (source.count() == 1) {
+    std::fill_n(delta->mutable_cpu_data(), delta->count(),
+                source.cpu_data()[0]);
+  } else {
+    delta->CopyFrom(source);
+  }
+}
+
+/// The same, where the delta is blob `blob` of a layer of a net.
+template <typename Dtype>
+void LoadDelta(const Blob<Dtype>& source, Layer<Dtype>* layer, int blob) {
+  CopyDelta(source, layer->layer_param(), layer->blobs()[blob].get());
 }
 
 }  // namespace bayes

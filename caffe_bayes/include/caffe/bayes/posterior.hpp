@@ -1,7 +1,10 @@
 #ifndef CAFFE_BAYES_POSTERIOR_HPP_
 #define CAFFE_BAYES_POSTERIOR_HPP_
 
+#include <vector>
+
 #include "caffe/bayes/noise.hpp"
+#include "caffe/bayes/weights.hpp"
 #include "caffe/blob.hpp"
 #include "caffe/common.hpp"
 
@@ -24,9 +27,9 @@ struct KLTerm {
 };
 
 /**
- * @brief The posterior of one parameter blob: its means m, their common
- *        relative uncertainty tau = softplus(delta), the noise epsilon of the
- *        current draw, and the prior. formulas.hpp has the mathematics.
+ * @brief The posterior of one parameter blob: its means m, their relative
+ *        uncertainty tau = softplus(delta), the noise epsilon of the current
+ *        draw, and the prior. formulas.hpp has the mathematics.
  *
  * The three blobs belong to the layer, which shows them to the solver; this
  * class only knows what they mean. It computes on the device of Caffe's mode:
@@ -38,9 +41,11 @@ class Posterior {
  public:
   /**
    * @param m       the means, of any shape
-   * @param delta   one number
+   * @param delta   one number, or of as many axes as m: each is as long as in
+   *                m, or 1 where weights have one tau. The long ones must be
+   *                neighbours
    * @param epsilon the noise, of the shape of m
-   * @param tau_min the floor: delta is kept where tau >= tau_min
+   * @param tau_min the floor: each delta is kept where tau >= tau_min
    */
   Posterior(const shared_ptr<Blob<Dtype> >& m,
             const shared_ptr<Blob<Dtype> >& delta,
@@ -52,12 +57,14 @@ class Posterior {
   void SetPrior(const shared_ptr<Blob<Dtype> >& mean,
                 const shared_ptr<Blob<Dtype> >& std);
 
-  /// The relative uncertainty.
-  Dtype Tau();
+  /// The relative uncertainty, for each number of delta.
+  vector<Dtype> Taus() const;
   /// Raises delta to its floor where an update of the solver took it below. It
   /// leaves the floor again when the gradient says so. The functions below call
   /// this themselves.
   void RaiseDelta();
+  /// Tells that delta stays as it is: Sample need not look at it again.
+  void FixTaus();
 
   // Each of these adds KL to `kl`, unless that is empty. On a GPU this takes no
   // second pass over m.
@@ -94,6 +101,14 @@ class Posterior {
                         bool learn_delta);
 
  private:
+  void ComputeTaus(vector<Dtype>* taus) const;
+  /// Raises delta and computes taus_.
+  void UpdateTaus();
+  /// Calls function(first, n, taus) for parts of the weights that it is given,
+  /// in their order. The taus of a part have one of the forms of weights.hpp.
+  template <typename Function>
+  void ForEachPart(const vector<Dtype>& taus, int first, int n,
+                   Function function) const;
   template <typename Loss>
   void BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m, bool learn_delta);
   /// Calls `function` with the prior, whichever of its two forms it has.
@@ -109,6 +124,11 @@ class Posterior {
 
   shared_ptr<Blob<Dtype> > m_, delta_, epsilon_;
   Dtype delta_min_ = 0;
+  Grouping grouping_;
+  /// On the CPU: the tau of each group in the latest forward pass, if it needed
+  /// them.
+  vector<Dtype> taus_;
+  bool has_taus_ = false, taus_are_fixed_ = false;
   /// The prior of every weight, unless each has its own in the blobs below.
   Dtype prior_mean_ = 0, prior_std_ = 1;
   shared_ptr<Blob<Dtype> > prior_means_, prior_stds_;

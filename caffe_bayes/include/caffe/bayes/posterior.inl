@@ -1,15 +1,17 @@
 // The loops over a parameter's or an output's numbers, for one instruction set:
 // see engine/targets.inl.
 
-template <typename Dtype>
-void SampleLoop(int n, Dtype tau, const Dtype* m, const Dtype* epsilon,
+template <typename Dtype, typename Taus>
+void SampleLoop(int n, Taus taus, const Dtype* m, const Dtype* epsilon,
                 Dtype* w) {
-  for (int i = 0; i < n; ++i) w[i] = SampledWeight(m[i], tau, epsilon[i]);
+  for (int i = 0; i < n; ++i) {
+    w[i] = SampledWeight(m[i], taus.tau(i), epsilon[i]);
+  }
 }
 
-template <typename Dtype>
-void VarianceLoop(int n, Dtype tau, const Dtype* m, Dtype* variance) {
-  for (int i = 0; i < n; ++i) variance[i] = WeightVariance(m[i], tau);
+template <typename Dtype, typename Taus>
+void VarianceLoop(int n, Taus taus, const Dtype* m, Dtype* variance) {
+  for (int i = 0; i < n; ++i) variance[i] = WeightVariance(m[i], taus.tau(i));
 }
 
 template <typename Dtype>
@@ -29,9 +31,9 @@ void OutputGradientLoop(int n, const Dtype* output_diff, const Dtype* variance,
   }
 }
 
-// Adds the gradients of n weights to m_diff, and returns the sums that delta's
-// gradient is made of. Sums are in Dtype over kRun terms and in double over
-// those. Loss and Prior are what weights.hpp has in two forms each.
+// Adds the gradients of n weights of one group to m_diff, and returns the sums
+// that delta's gradient is made of. Sums are in Dtype over kRun terms and in
+// double over those. Loss and Prior are what weights.hpp has in two forms each.
 template <bool learn_m, bool with_kl, typename Dtype, typename Loss,
           typename Prior>
 TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Loss loss, Prior prior,
@@ -59,4 +61,19 @@ TauSums GradientLoop(int n, Dtype tau, Dtype kl_scale, Loss loss, Prior prior,
     }
   }
   return sums;
+}
+
+// The same where each weight is of a group of its own, whose sums are added to.
+template <bool learn_m, bool with_kl, typename Dtype, typename Loss,
+          typename Prior>
+void OwnGradientLoop(int n, const Dtype* taus, Dtype kl_scale, Loss loss,
+                     Prior prior, const Dtype* m, Dtype* m_diff, double* by_tau,
+                     double* sum_sq) {
+  for (int i = 0; i < n; ++i) {
+    Dtype by = 0, sq = 0;
+    AddGradients(i, learn_m, with_kl, taus[i], kl_scale, loss, prior, m, m_diff,
+                 &by, &sq);
+    by_tau[i] += by;
+    sum_sq[i] += sq;
+  }
 }

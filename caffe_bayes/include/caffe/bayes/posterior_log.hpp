@@ -2,6 +2,7 @@
 #define CAFFE_BAYES_POSTERIOR_LOG_HPP_
 
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "caffe/bayes/stochastic.hpp"
@@ -9,6 +10,16 @@
 
 namespace caffe {
 namespace bayes {
+
+/// A tau, or the median of several and their range.
+inline std::string TauText(const TauSummary& tau) {
+  std::ostringstream text;
+  text << tau.median;
+  if (tau.lowest < tau.highest) {
+    text << " (" << tau.lowest << " to " << tau.highest << ")";
+  }
+  return text.str();
+}
 
 /// Logs how uncertain a net's Bayesian layers are of their parameters: the KL
 /// of all of them, then the tau of each. Programs read these lines.
@@ -25,10 +36,10 @@ void LogPosteriors(const Net& net) {
   LOG(INFO) << "    KL = " << kl << ", which adds " << kl_term
             << " to the objective";
   for (const LayerUncertainty& layer : layers) {
-    const std::vector<double>& taus = layer.uncertainty.taus;
+    const std::vector<TauSummary>& taus = layer.uncertainty.taus;
     std::ostringstream line;
-    line << "    " << layer.name << ": tau = " << taus[0];
-    if (taus.size() > 1) line << ", tau_b = " << taus[1];
+    line << "    " << layer.name << ": tau = " << TauText(taus[0]);
+    if (taus.size() > 1) line << ", tau_b = " << TauText(taus[1]);
     LOG(INFO) << line.str();
   }
 }

@@ -11,10 +11,16 @@
 namespace caffe {
 namespace bayes {
 
+/// The taus of a parameter blob: one for all weights, or one for each group.
+/// NaN if one of them is.
+struct TauSummary {
+  double median = 0, lowest = 0, highest = 0;
+};
+
 /// How uncertain a layer is of its parameters.
 struct Uncertainty {
   /// tau of each parameter blob that has a posterior: weights, then biases.
-  std::vector<double> taus;
+  std::vector<TauSummary> taus;
   /// KL(q || p) of all that the layer owns.
   double kl = 0;
   /// The factor with which it enters the objective after the ramp of KL.
@@ -60,6 +66,9 @@ class Stochastic {
 
   /// How uncertain the layer is of its parameters, if these have a posterior.
   virtual Uncertainty GetUncertainty() { return Uncertainty(); }
+
+  /// All taus of a parameter blob, in the order of its delta.
+  virtual std::vector<double> GetTaus(int /*param_id*/) { return {}; }
 
   /// How many weights with a posterior the layer owns.
   virtual int64_t num_weights() const { return 0; }

@@ -1,13 +1,36 @@
 #ifndef CAFFE_BAYES_WEIGHTS_HPP_
 #define CAFFE_BAYES_WEIGHTS_HPP_
 
-// What one of many weights has to do with its prior and with the loss. The
+// What one of many weights has to do with its tau, its prior and the loss. The
 // CPU's loops and the kernels are given these by value.
 
 #include "caffe/bayes/formulas.hpp"
 
 namespace caffe {
 namespace bayes {
+
+/// Which weights have one tau: those of one group. With `inner` weights next to
+/// each other, weight i is in group i / inner % groups.
+struct Grouping {
+  int groups, inner;
+  BAYES_HD int Group(int i) const { return i / inner % groups; }
+  /// Weight k of a group, in the order of the weights.
+  BAYES_HD int Weight(int group, int k) const {
+    return (k / inner * groups + group) * inner + k % inner;
+  }
+};
+
+// The tau of weight i, in the two forms that a loop knows.
+template <typename Dtype>
+struct CommonTau {
+  Dtype common;
+  BAYES_HD Dtype tau(int) const { return common; }
+};
+template <typename Dtype>
+struct OwnTau {
+  const Dtype* taus;
+  BAYES_HD Dtype tau(int i) const { return taus[i]; }
+};
 
 // The prior of weight i, in the two forms that it has; From(k) is that of
 // the weights from k on.
@@ -54,6 +77,15 @@ struct VarianceLoss {
   }
   BAYES_HD void Clear(int i) const { variance_diff[i] = 0; }
   VarianceLoss From(int first) const { return {variance_diff + first}; }
+};
+
+/// What the gradient of delta is made of: sums over the weights of its group.
+struct TauSums {
+  double by_tau = 0, sum_sq = 0;
+  void Add(const TauSums& sums) {
+    by_tau += sums.by_tau;
+    sum_sq += sums.sum_sq;
+  }
 };
 
 /// Adds what weight i contributes to the gradient of m, and to the two sums

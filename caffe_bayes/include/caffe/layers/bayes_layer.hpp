@@ -36,7 +36,9 @@ namespace caffe {
  *
  * Blobs (without a bias term: m, delta, epsilon):
  *   -# m, m_b              the means: a stock layer's weights and biases
- *   -# delta, delta_b      one number each, tau = softplus(delta); not decayed
+ *   -# delta, delta_b      tau = softplus(delta); one number each, or one for
+ *                          each output or weight: they have as many axes as
+ *                          the means, of which some have length 1; not decayed
  *   -# epsilon, epsilon_b  the noise of the latest draw; not learned, and saved
  *                          only on request
  *
@@ -68,6 +70,7 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   int num_noise_blobs() const override { return num_stock_blobs_; }
   int kl_top() const override { return kl_top_; }
   bayes::Uncertainty GetUncertainty() override;
+  std::vector<double> GetTaus(int param_id) override;
   int64_t num_weights() const override;
   void OnNetSetUp(int64_t weights) override;
   void OnParamShared(int param_id, const std::string& owner,
@@ -119,6 +122,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   void SetUpStockLayer(const Blobs& bottom, const Blobs& top);
   void SetUpDraws();
   void MakeBlobs();
+  /// The shape of a parameter's delta, which bayes_param.posterior tells.
+  vector<int> DeltaShape(int param_id) const;
   void MakePosteriors();
   void ProtectParams();
   void NameNoise(int param_id, const std::string& owner, int owner_param_id);
@@ -186,17 +191,21 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
  *   -# the stock layer, without "Layer"
  *   -# LayerTrait::first_axis, with the layer's LayerParameter as `param`
  *   -# LayerTrait::has_independent_outputs
+ *   -# LayerTrait::output_axis
  */
 // clang-format off
 #define BAYES_LAYERS(LAYER)                                                    \
-  LAYER(Convolution, param.convolution_param().axis(), false)                  \
-  LAYER(Deconvolution, param.convolution_param().axis(), false)                \
-  LAYER(Embed, bayes::kNoAxis, false)                                          \
-  LAYER(InnerProduct, param.inner_product_param().axis(), true)                \
-  LAYER(Scale, bayes::AxisUnlessScalar(param, param.scale_param()), false)
+  LAYER(Convolution, param.convolution_param().axis(), false, 0)               \
+  LAYER(Deconvolution, param.convolution_param().axis(), false,                \
+        param.convolution_param().group() == 1 ? 1 : bayes::kNoOutputAxis)     \
+  LAYER(Embed, bayes::kNoAxis, false, 1)                                       \
+  LAYER(InnerProduct, param.inner_product_param().axis(), true,                \
+        param.inner_product_param().transpose() ? 1 : 0)                       \
+  LAYER(Scale, bayes::AxisUnlessScalar(param, param.scale_param()), false,     \
+        bayes::kEachWeight)
 // clang-format on
 
-#define DECLARE_BAYES_LAYER(name, axis, independent_outputs)         \
+#define DECLARE_BAYES_LAYER(name, axis, independent, output_axis)    \
   template <typename Dtype>                                          \
   class Bayes##name##Layer : public BayesLayer<name##Layer, Dtype> { \
    public:                                                           \

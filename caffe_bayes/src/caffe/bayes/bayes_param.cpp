@@ -78,6 +78,11 @@ void CheckBayesParam(const LayerParameter& layer, const LayerTrait& trait,
   const auto draws = [&](bool holds, const char* allowed) {
     check.Require(holds, "draws_per_batch", param.draws_per_batch(), allowed);
   };
+  check.Require(param.posterior() != BayesParameter_Posterior_PER_OUTPUT ||
+                    trait.output_axis(layer) != kNoOutputAxis,
+                "posterior", "PER_OUTPUT",
+                "SHARED or PER_WEIGHT in a layer of type " + layer.type() +
+                    " whose group is not 1");
   draws(param.draws_per_batch() > 0, "1 or more");
   draws(param.draws_per_batch() == 1 ||
             trait.TreatsItemsAlone(layer, bottom_axes),

@@ -9,7 +9,7 @@ namespace bayes {
 
 namespace {
 
-#define FIRST_AXIS(axis) \
+#define AXIS(axis) \
   [](const LayerParameter& param [[maybe_unused]]) -> int { return axis; }
 
 int NoAxis(const LayerParameter&) { return kNoAxis; }
@@ -25,16 +25,16 @@ int BatchNormAxis(const LayerParameter& param) {
 // have one form only.
 std::map<std::string, LayerTrait> MakeTraits() {
   std::map<std::string, LayerTrait> traits = {
-#define BOTH_FORMS(name, axis, independent_outputs)       \
-  {#name, {FIRST_AXIS(axis), true, independent_outputs}}, \
-      {Bayes##name##Layer<float>::kType,                  \
-       {FIRST_AXIS(axis), false, independent_outputs}},
+#define BOTH_FORMS(name, axis, independent_outputs, output_axis) \
+  {#name, {AXIS(axis), true, independent_outputs}},              \
+      {Bayes##name##Layer<float>::kType,                         \
+       {AXIS(axis), false, independent_outputs, AXIS(output_axis)}},
       BAYES_LAYERS(BOTH_FORMS)
 #undef BOTH_FORMS
           {"BatchNorm", {BatchNormAxis}},
-      {"Bias", {FIRST_AXIS(AxisUnlessScalar(param, param.bias_param()))}},
-      {"Flatten", {FIRST_AXIS(param.flatten_param().axis())}},
-      {"Softmax", {FIRST_AXIS(param.softmax_param().axis())}},
+      {"Bias", {AXIS(AxisUnlessScalar(param, param.bias_param()))}},
+      {"Flatten", {AXIS(param.flatten_param().axis())}},
+      {"Softmax", {AXIS(param.softmax_param().axis())}},
   };
   // Concat and Slice change the number of items where they work along the first
   // axis, which is seen in their tops.

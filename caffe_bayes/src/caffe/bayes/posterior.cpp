@@ -1,5 +1,7 @@
 #include "caffe/bayes/posterior.hpp"
 
+#include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "caffe/bayes/gpu.hpp"
@@ -12,10 +14,40 @@ namespace bayes {
 
 namespace {
 
-// The sums of AddGradients.
-struct TauSums {
-  double by_tau = 0, sum_sq = 0;
-};
+// The groups of weights that have one tau, as the shape of delta tells.
+template <typename Dtype>
+Grouping GroupsOf(const Blob<Dtype>& m, const Blob<Dtype>& delta) {
+  if (delta.count() == 1) return {1, m.count()};
+  int first = 0, last = delta.num_axes();
+  while (first < last && delta.shape(first) == 1) ++first;
+  while (last > first && delta.shape(last - 1) == 1) --last;
+  bool fits = delta.num_axes() == m.num_axes();
+  for (int axis = first; fits && axis < last; ++axis) {
+    fits = delta.shape(axis) == m.shape(axis);
+  }
+  CHECK(fits) << "delta has shape " << delta.shape_string() << ", but m has "
+              << m.shape_string()
+              << "; it must be one number, or have the lengths of neighbouring "
+                 "axes of m and else 1";
+  return {m.count(first, last), m.count(last)};
+}
+
+// Calls function with the two flags as types, which have them as `value`.
+template <typename Function>
+void WithFlags(bool first, bool second, Function function) {
+  const auto with_second = [&](auto first_flag) {
+    if (second) {
+      function(first_flag, std::true_type());
+    } else {
+      function(first_flag, std::false_type());
+    }
+  };
+  if (first) {
+    with_second(std::true_type());
+  } else {
+    with_second(std::false_type());
+  }
+}
 
 #define ENGINE_LOOPS "caffe/bayes/posterior.inl"
 #include "caffe/engine/targets.inl"
@@ -30,8 +62,8 @@ Posterior<Dtype>::Posterior(const shared_ptr<Blob<Dtype> >& m,
     : m_(m),
       delta_(delta),
       epsilon_(epsilon),
-      delta_min_(SoftplusInverse(tau_min)) {
-  CHECK_EQ(delta->count(), 1) << "delta must be one number";
+      delta_min_(SoftplusInverse(tau_min)),
+      grouping_(GroupsOf(*m, *delta)) {
   CHECK(m->shape() == epsilon->shape())
       << "epsilon has shape " << epsilon->shape_string() << ", but m has "
       << m->shape_string();
@@ -63,14 +95,65 @@ void Posterior<Dtype>::SetPrior(const shared_ptr<Blob<Dtype> >& mean,
 }
 
 template <typename Dtype>
-Dtype Posterior<Dtype>::Tau() {
-  return Softplus(RaisedDelta(delta_->cpu_data()[0], delta_min_));
+vector<Dtype> Posterior<Dtype>::Taus() const {
+  vector<Dtype> taus;
+  ComputeTaus(&taus);
+  return taus;
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::ComputeTaus(vector<Dtype>* taus) const {
+  taus->resize(grouping_.groups);
+  const Dtype* delta = delta_->cpu_data();
+  engine::ParallelPortions(grouping_.groups, [&](int, int first, int n) {
+    for (int i = first; i < first + n; ++i) {
+      (*taus)[i] = Softplus(RaisedDelta(delta[i], delta_min_));
+    }
+  });
 }
 
 template <typename Dtype>
 void Posterior<Dtype>::RaiseDelta() {
-  if (delta_->cpu_data()[0] < delta_min_) {
-    delta_->mutable_cpu_data()[0] = delta_min_;
+  const Dtype* delta = delta_->cpu_data();
+  const auto is_low = [&](Dtype one) { return one < delta_min_; };
+  // What several copies share is written only if it changes.
+  if (std::none_of(delta, delta + grouping_.groups, is_low)) return;
+  Dtype* raised = delta_->mutable_cpu_data();
+  std::replace_if(raised, raised + grouping_.groups, is_low, delta_min_);
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::UpdateTaus() {
+  if (taus_are_fixed_) return;
+  RaiseDelta();
+  ComputeTaus(&taus_);
+  has_taus_ = true;
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::FixTaus() {
+  RaiseDelta();
+  if (Caffe::mode() == Caffe::GPU) return;  // Its kernels read delta.
+  UpdateTaus();
+  taus_are_fixed_ = true;
+}
+
+template <typename Dtype>
+template <typename Function>
+void Posterior<Dtype>::ForEachPart(const vector<Dtype>& taus, int first, int n,
+                                   Function function) const {
+  const int end = first + n;
+  while (first < end) {
+    const int group = grouping_.Group(first);
+    if (grouping_.inner > 1) {
+      const int left = grouping_.inner - first % grouping_.inner;
+      n = std::min(left, end - first);
+      function(first, n, CommonTau<Dtype>{taus[group]});
+    } else {
+      n = std::min(grouping_.groups - group, end - first);
+      function(first, n, OwnTau<Dtype>{&taus[group]});
+    }
+    first += n;
   }
 }
 
@@ -80,16 +163,17 @@ void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
   RETURN_IF_GPU(WriteOnGpu({gpu::Write::kSample, w->mutable_gpu_data(),
                             epsilon_->mutable_gpu_data(), key, draw},
                            kl));
-  RaiseDelta();
+  UpdateTaus();
   const int count = m_->count();
-  const Dtype tau = Tau();
   const Dtype* m = m_->cpu_data();
   Dtype* epsilon = epsilon_->mutable_cpu_data();
   Dtype* sample = w->mutable_cpu_data();
-  const auto loop = ENGINE_CHOOSE(SampleLoop<Dtype>);
-  engine::ParallelPortions(count, [&](int, int first, int n) {
-    FillNormal(key, draw, first, n, epsilon + first);
-    loop(n, tau, m + first, epsilon + first, sample + first);
+  engine::ParallelPortions(count, [&](int, int start, int size) {
+    FillNormal(key, draw, start, size, epsilon + start);
+    ForEachPart(taus_, start, size, [&](int first, int n, auto taus) {
+      const auto loop = ENGINE_CHOOSE(SampleLoop<Dtype, decltype(taus)>);
+      loop(n, taus, m + first, epsilon + first, sample + first);
+    });
   });
   AddKL(kl);
 }
@@ -100,6 +184,7 @@ void Posterior<Dtype>::Mean(Blob<Dtype>* w, const KLTerm<Dtype>& kl) {
       {gpu::Write::kMean, w->mutable_gpu_data(), epsilon_->mutable_gpu_data()},
       kl));
   RaiseDelta();
+  has_taus_ = taus_are_fixed_;
   caffe_set(m_->count(), Dtype(0), epsilon_->mutable_cpu_data());
   caffe_copy(m_->count(), m_->cpu_data(), w->mutable_cpu_data());
   AddKL(kl);
@@ -110,13 +195,14 @@ void Posterior<Dtype>::Variance(Blob<Dtype>* variance,
                                 const KLTerm<Dtype>& kl) {
   RETURN_IF_GPU(
       WriteOnGpu({gpu::Write::kVariance, variance->mutable_gpu_data()}, kl));
-  RaiseDelta();
-  const Dtype tau = Tau();
+  UpdateTaus();
   const Dtype* m = m_->cpu_data();
   Dtype* out = variance->mutable_cpu_data();
-  const auto loop = ENGINE_CHOOSE(VarianceLoop<Dtype>);
-  engine::ParallelPortions(m_->count(), [&](int, int first, int n) {
-    loop(n, tau, m + first, out + first);
+  engine::ParallelPortions(m_->count(), [&](int, int start, int size) {
+    ForEachPart(taus_, start, size, [&](int first, int n, auto taus) {
+      const auto loop = ENGINE_CHOOSE(VarianceLoop<Dtype, decltype(taus)>);
+      loop(n, taus, m + first, out + first);
+    });
   });
   AddKL(kl);
 }
@@ -165,39 +251,72 @@ template <typename Dtype>
 template <typename Loss>
 void Posterior<Dtype>::BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m,
                                     bool learn_delta) {
-  RaiseDelta();
+  if (!has_taus_) UpdateTaus();
   const int count = m_->count();
-  const Dtype tau = Tau();
+  const int groups = grouping_.groups, inner = grouping_.inner;
   const Dtype* m = m_->cpu_data();
+  const Dtype* delta = delta_->cpu_data();
   Dtype* m_diff = learn_m ? m_->mutable_cpu_diff() : nullptr;
-  // Sums of the portions, added up in their order.
-  std::vector<TauSums> sums(engine::Portions(count));
-  WithPrior([&](auto prior) {
+  Dtype* delta_diff = learn_delta ? delta_->mutable_cpu_diff() : nullptr;
+  const auto add_delta_gradient = [&](int group, const TauSums& sums) {
+    if (!learn_delta) return;
+    delta_diff[group] += DeltaGradient(
+        delta[group], taus_[group], kl_scale, static_cast<Dtype>(sums.by_tau),
+        static_cast<Dtype>(sums.sum_sq), count / groups);
+  };
+  const auto run = [&](auto prior, auto learns, auto with_kl) {
     typedef decltype(prior) Prior;
-    const auto loop =
-        learn_m
-            ? kl_scale != 0
-                  ? ENGINE_CHOOSE(GradientLoop<true, true, Dtype, Loss, Prior>)
-                  : ENGINE_CHOOSE(GradientLoop<true, false, Dtype, Loss, Prior>)
-        : kl_scale != 0
-            ? ENGINE_CHOOSE(GradientLoop<false, true, Dtype, Loss, Prior>)
-            : ENGINE_CHOOSE(GradientLoop<false, false, Dtype, Loss, Prior>);
-    engine::ParallelPortions(count, [&](int portion, int first, int n) {
-      sums[portion] =
-          loop(n, tau, kl_scale, loss.From(first), prior.From(first), m + first,
-               learn_m ? m_diff + first : nullptr);
-    });
-  });
-  if (learn_delta) {
-    TauSums total = {};
-    for (const TauSums& sum : sums) {
-      total.by_tau += sum.by_tau;
-      total.sum_sq += sum.sum_sq;
+    const auto loop = ENGINE_CHOOSE(
+        GradientLoop<decltype(learns)::value, decltype(with_kl)::value, Dtype,
+                     Loss, Prior>);
+    // Of weights of one group.
+    const auto gradients = [&](int group, int first, int n) {
+      return loop(n, taus_[group], kl_scale, loss.From(first),
+                  prior.From(first), m + first,
+                  learn_m ? m_diff + first : nullptr);
+    };
+    // Each sum is in one order, for any number of threads.
+    if (groups == 1) {
+      std::vector<TauSums> sums(engine::Portions(count));
+      engine::ParallelPortions(count, [&](int portion, int first, int n) {
+        sums[portion] = gradients(0, first, n);
+      });
+      TauSums total;
+      for (const TauSums& sum : sums) total.Add(sum);
+      add_delta_gradient(0, total);
+    } else if (inner > 1) {
+      engine::ParallelFor(groups, [&](int group) {
+        TauSums total;
+        for (int k = 0; k < count / groups; k += inner) {
+          total.Add(gradients(group, grouping_.Weight(group, k), inner));
+        }
+        add_delta_gradient(group, total);
+      });
+    } else {
+      const auto own_loop = ENGINE_CHOOSE(
+          OwnGradientLoop<decltype(learns)::value, decltype(with_kl)::value,
+                          Dtype, Loss, Prior>);
+      const int kGroups = 256;
+      engine::ParallelFor((groups - 1) / kGroups + 1, [&](int part) {
+        const int start = part * kGroups;
+        const int n = std::min(kGroups, groups - start);
+        double by_tau[kGroups] = {}, sum_sq[kGroups] = {};
+        for (int k = 0; k < count / groups; ++k) {
+          const int first = grouping_.Weight(start, k);
+          own_loop(n, &taus_[start], kl_scale, loss.From(first),
+                   prior.From(first), m + first,
+                   learn_m ? m_diff + first : nullptr, by_tau, sum_sq);
+        }
+        for (int i = 0; i < n; ++i) {
+          add_delta_gradient(start + i, {by_tau[i], sum_sq[i]});
+        }
+      });
     }
-    delta_->mutable_cpu_diff()[0] += DeltaGradient(
-        delta_->cpu_data()[0], tau, kl_scale, static_cast<Dtype>(total.by_tau),
-        static_cast<Dtype>(total.sum_sq), count);
-  }
+  };
+  WithPrior([&](auto prior) {
+    WithFlags(learn_m, kl_scale != 0,
+              [&](auto learns, auto with_kl) { run(prior, learns, with_kl); });
+  });
 }
 
 template <typename Dtype>
@@ -207,15 +326,20 @@ Dtype Posterior<Dtype>::KL() {
     AddKL({1, &sum});
     return sum.cpu_data()[0];
   }
-  const Dtype tau = Tau();
+  const vector<Dtype> all_taus = Taus();
   const Dtype* m = m_->cpu_data();
   std::vector<double> sums(engine::Portions(m_->count()));
   WithPrior([&](auto prior) {
-    engine::ParallelPortions(m_->count(), [&](int portion, int first, int n) {
-      for (int i = first; i < first + n; ++i) {
-        sums[portion] += WeightKL(m[i], tau, prior.mean(i), prior.std(i));
-      }
-    });
+    engine::ParallelPortions(
+        m_->count(), [&](int portion, int start, int size) {
+          ForEachPart(all_taus, start, size, [&](int first, int n, auto taus) {
+            for (int i = 0; i < n; ++i) {
+              sums[portion] +=
+                  WeightKL(m[first + i], taus.tau(i), prior.mean(first + i),
+                           prior.std(first + i));
+            }
+          });
+        });
   });
   double total = 0;
   for (double sum : sums) total += sum;
@@ -226,7 +350,7 @@ Dtype Posterior<Dtype>::KL() {
 
 template <typename Dtype>
 gpu::Delta<Dtype> Posterior<Dtype>::GpuDelta() {
-  return {delta_->mutable_gpu_data(), delta_min_};
+  return {delta_->mutable_gpu_data(), delta_min_, grouping_};
 }
 
 template <typename Dtype>
@@ -255,14 +379,19 @@ void Posterior<Dtype>::BackwardOnGpu(Loss loss, Dtype kl_scale, bool learn_m,
                                      bool learn_delta) {
   const int n = m_->count();
   Dtype* m_diff = learn_m ? m_->mutable_gpu_diff() : nullptr;
+  Dtype* delta_diff = learn_delta ? delta_->mutable_gpu_diff() : nullptr;
   WithPrior([&](auto prior) {
+    if (grouping_.groups > 1) {
+      gpu::BackwardGroups(n, GpuDelta(), kl_scale, loss, prior, m_->gpu_data(),
+                          m_diff, delta_diff);
+      return;
+    }
     gpu::Backward(n, GpuDelta(), kl_scale, loss, prior, m_->gpu_data(), m_diff,
                   GpuSums());
+    if (learn_delta) {
+      gpu::AddDeltaGradient(n, GpuDelta(), kl_scale, GpuSums(), delta_diff);
+    }
   });
-  if (learn_delta) {
-    gpu::AddDeltaGradient(n, GpuDelta(), kl_scale, GpuSums(),
-                          delta_->mutable_gpu_diff());
-  }
 }
 
 #endif  // CPU_ONLY

@@ -9,8 +9,34 @@ namespace gpu {
 namespace {
 
 template <typename Dtype>
-__device__ Dtype Raised(const Delta<Dtype>& delta) {
-  return RaisedDelta(*delta.value, delta.floor);
+__device__ Dtype Raised(const Delta<Dtype>& delta, int group) {
+  return RaisedDelta(delta.values[group], delta.floor);
+}
+
+// The tau of weight i: of the one group, read once, or of the weight's own.
+template <typename Dtype>
+struct OneGroup {
+  Dtype common;
+  __device__ explicit OneGroup(const Delta<Dtype>& delta)
+      : common(Softplus(Raised(delta, 0))) {}
+  __device__ Dtype tau(int) const { return common; }
+};
+template <typename Dtype>
+struct Groups {
+  const Delta<Dtype>& delta;
+  __device__ explicit Groups(const Delta<Dtype>& delta) : delta(delta) {}
+  __device__ Dtype tau(int i) const {
+    return Softplus(Raised(delta, delta.grouping.Group(i)));
+  }
+};
+
+// Calls function(group) for each group of this thread.
+template <typename Function>
+__device__ void ForEachGroup(const Grouping& grouping, Function function) {
+  for (int group = blockIdx.x * kThreads + threadIdx.x; group < grouping.groups;
+       group += gridDim.x * kThreads) {
+    function(group);
+  }
 }
 
 // Writes weight i, whose noise is at `offset` within its tile.
@@ -29,12 +55,11 @@ __device__ void WriteWeight(const Written<Dtype>& to, int i, int offset,
   }
 }
 
-template <typename Dtype, typename Prior>
+template <typename Dtype, template <typename> class Taus, typename Prior>
 __global__ void ForwardKernel(int n, Delta<Dtype> delta, const Dtype* m,
                               Written<Dtype> written, Prior prior,
                               double* sums) {
-  const Dtype raised = Raised(delta);
-  const Dtype tau = Softplus(raised);
+  const Taus<Dtype> taus(delta);
   double kl = 0;
   ForEachTile(n, [&](int tile) {
     if (written.what == Write::kSample) {
@@ -42,6 +67,7 @@ __global__ void ForwardKernel(int n, Delta<Dtype> delta, const Dtype* m,
     }
     Dtype tile_kl = 0;
     ForTile(n, tile, [&](int i, int offset) {
+      const Dtype tau = taus.tau(i);
       WriteWeight(written, i, offset, m[i], tau);
       if (sums) tile_kl += WeightKL(m[i], tau, prior.mean(i), prior.std(i));
     });
@@ -49,7 +75,9 @@ __global__ void ForwardKernel(int n, Delta<Dtype> delta, const Dtype* m,
   });
   if (sums) AddUp(kl, &sums[blockIdx.x]);
   // Threads that read it later raise it to the same.
-  if (blockIdx.x == 0 && threadIdx.x == 0) *delta.value = raised;
+  ForEachGroup(delta.grouping, [&](int group) {
+    if (delta.values[group] < delta.floor) delta.values[group] = delta.floor;
+  });
 }
 
 template <typename Dtype>
@@ -63,7 +91,7 @@ template <typename Dtype, typename Loss, typename Prior>
 __global__ void BackwardKernel(int n, Delta<Dtype> delta, Dtype kl_scale,
                                Loss loss, Prior prior, const Dtype* m,
                                Dtype* m_diff, double* sums) {
-  const Dtype tau = Softplus(Raised(delta));
+  const Dtype tau = Softplus(Raised(delta, 0));
   double by_tau = 0, sum_sq = 0;
   ForEachTile(n, [&](int tile) {
     Dtype tile_by_tau = 0, tile_sum_sq = 0;
@@ -85,10 +113,71 @@ __global__ void AddDeltaGradientKernel(int n, int blocks, Delta<Dtype> delta,
   const double by_tau = SumOver(blocks, sums);
   const double sum_sq = SumOver(blocks, sums + blocks);
   if (threadIdx.x > 0) return;
-  const Dtype raised = Raised(delta);
+  const Dtype raised = Raised(delta, 0);
   *delta_diff +=
       DeltaGradient(raised, Softplus(raised), kl_scale,
                     static_cast<Dtype>(by_tau), static_cast<Dtype>(sum_sq), n);
+}
+
+// Sums over the weights of one group, from which its delta's gradient comes.
+template <typename Dtype>
+struct GroupSums {
+  Dtype delta, tau;
+  double by_tau = 0, sum_sq = 0;
+  __device__ GroupSums(const Delta<Dtype>& from, int group)
+      : delta(Raised(from, group)), tau(Softplus(delta)) {}
+
+  template <typename Loss, typename Prior>
+  __device__ void Add(int i, Dtype kl_scale, const Loss& loss,
+                      const Prior& prior, const Dtype* m, Dtype* m_diff) {
+    Dtype by = 0, sq = 0;
+    AddGradients(i, m_diff != nullptr, kl_scale != 0, tau, kl_scale, loss,
+                 prior, m, m_diff, &by, &sq);
+    by_tau += by;
+    sum_sq += sq;
+  }
+  __device__ Dtype Gradient(Dtype kl_scale, int count) const {
+    return DeltaGradient(delta, tau, kl_scale, static_cast<Dtype>(by_tau),
+                         static_cast<Dtype>(sum_sq), count);
+  }
+};
+
+// For groups without neighbours: each weight by itself, or the columns of a
+// matrix. A thread takes a group.
+template <typename Dtype, typename Loss, typename Prior>
+__global__ void BackwardColumnsKernel(int count, Delta<Dtype> delta,
+                                      Dtype kl_scale, Loss loss, Prior prior,
+                                      const Dtype* m, Dtype* m_diff,
+                                      Dtype* delta_diff) {
+  ForEachGroup(delta.grouping, [&](int group) {
+    GroupSums<Dtype> sums(delta, group);
+    for (int k = 0; k < count; ++k) {
+      sums.Add(delta.grouping.Weight(group, k), kl_scale, loss, prior, m,
+               m_diff);
+    }
+    if (delta_diff) delta_diff[group] += sums.Gradient(kl_scale, count);
+  });
+}
+
+// For groups of neighbours: a block of threads takes a group.
+template <typename Dtype, typename Loss, typename Prior>
+__global__ void BackwardRowsKernel(int count, Delta<Dtype> delta,
+                                   Dtype kl_scale, Loss loss, Prior prior,
+                                   const Dtype* m, Dtype* m_diff,
+                                   Dtype* delta_diff) {
+  for (int group = blockIdx.x; group < delta.grouping.groups;
+       group += gridDim.x) {
+    GroupSums<Dtype> sums(delta, group);
+    for (int k = threadIdx.x; k < count; k += kThreads) {
+      sums.Add(delta.grouping.Weight(group, k), kl_scale, loss, prior, m,
+               m_diff);
+    }
+    sums.by_tau = BlockSum(sums.by_tau);
+    sums.sum_sq = BlockSum(sums.sum_sq);
+    if (threadIdx.x == 0 && delta_diff) {
+      delta_diff[group] += sums.Gradient(kl_scale, count);
+    }
+  }
 }
 
 template <typename Dtype>
@@ -134,8 +223,13 @@ int NumSums(int n) { return 2 * Blocks(n); }
 template <typename Dtype, typename Prior>
 void Forward(int n, const Delta<Dtype>& delta, const Dtype* m,
              const Written<Dtype>& written, const Prior& prior, double* sums) {
-  ForwardKernel<Dtype, Prior>
-      <<<Blocks(n), kThreads>>>(n, delta, m, written, prior, sums);
+  if (delta.grouping.groups == 1) {
+    ForwardKernel<Dtype, OneGroup, Prior>
+        <<<Blocks(n), kThreads>>>(n, delta, m, written, prior, sums);
+  } else {
+    ForwardKernel<Dtype, Groups, Prior>
+        <<<Blocks(n), kThreads>>>(n, delta, m, written, prior, sums);
+  }
   CUDA_POST_KERNEL_CHECK;
 }
 
@@ -159,6 +253,22 @@ void AddDeltaGradient(int n, const Delta<Dtype>& delta, Dtype kl_scale,
                       const double* sums, Dtype* delta_diff) {
   AddDeltaGradientKernel<Dtype>
       <<<1, kThreads>>>(n, Blocks(n), delta, kl_scale, sums, delta_diff);
+  CUDA_POST_KERNEL_CHECK;
+}
+
+template <typename Dtype, typename Loss, typename Prior>
+void BackwardGroups(int n, const Delta<Dtype>& delta, Dtype kl_scale,
+                    const Loss& loss, const Prior& prior, const Dtype* m,
+                    Dtype* m_diff, Dtype* delta_diff) {
+  const int groups = delta.grouping.groups, count = n / groups;
+  if (delta.grouping.inner == 1) {
+    BackwardColumnsKernel<Dtype, Loss, Prior><<<Blocks(groups), kThreads>>>(
+        count, delta, kl_scale, loss, prior, m, m_diff, delta_diff);
+  } else {
+    BackwardRowsKernel<Dtype, Loss, Prior>
+        <<<std::min(groups, kMostBlocks), kThreads>>>(
+            count, delta, kl_scale, loss, prior, m, m_diff, delta_diff);
+  }
   CUDA_POST_KERNEL_CHECK;
 }
 
@@ -186,15 +296,16 @@ void SquareBackward(int n, const Dtype* squares_diff, const Dtype* input,
   CUDA_POST_KERNEL_CHECK;
 }
 
-#define INSTANTIATE_PRIOR(Dtype, Prior)                                        \
-  template void Forward(int, const Delta<Dtype>&, const Dtype*,                \
-                        const Written<Dtype>&, const Prior&, double*);         \
-  template void Backward(int, const Delta<Dtype>&, Dtype,                      \
-                         const SampleLoss<Dtype>&, const Prior&, const Dtype*, \
-                         Dtype*, double*);                                     \
-  template void Backward(int, const Delta<Dtype>&, Dtype,                      \
-                         const VarianceLoss<Dtype>&, const Prior&,             \
-                         const Dtype*, Dtype*, double*)
+#define INSTANTIATE_LOSS(Dtype, Prior, Loss)                                 \
+  template void Backward(int, const Delta<Dtype>&, Dtype, const Loss&,       \
+                         const Prior&, const Dtype*, Dtype*, double*);       \
+  template void BackwardGroups(int, const Delta<Dtype>&, Dtype, const Loss&, \
+                               const Prior&, const Dtype*, Dtype*, Dtype*)
+#define INSTANTIATE_PRIOR(Dtype, Prior)                                \
+  template void Forward(int, const Delta<Dtype>&, const Dtype*,        \
+                        const Written<Dtype>&, const Prior&, double*); \
+  INSTANTIATE_LOSS(Dtype, Prior, SampleLoss<Dtype>);                   \
+  INSTANTIATE_LOSS(Dtype, Prior, VarianceLoss<Dtype>)
 #define INSTANTIATE(Dtype)                                                 \
   INSTANTIATE_PRIOR(Dtype, CommonPrior<Dtype>);                            \
   INSTANTIATE_PRIOR(Dtype, OwnPrior<Dtype>);                               \

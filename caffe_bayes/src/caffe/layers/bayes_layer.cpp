@@ -9,6 +9,7 @@
 #include "caffe/bayes/batch_parts.hpp"
 #include "caffe/bayes/bayes_param.hpp"
 #include "caffe/bayes/gpu.hpp"
+#include "caffe/bayes/posterior_log.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/util/math_functions.hpp"
 
@@ -36,6 +37,22 @@ void SetZero(Blob<Dtype>* blob) {
   RETURN_IF_GPU(
       caffe_gpu_set(blob->count(), Dtype(0), blob->mutable_gpu_data()));
   caffe_set(blob->count(), Dtype(0), blob->mutable_cpu_data());
+}
+
+// Without a number in the middle, the median is the mean of the two next to it.
+template <typename Dtype>
+bayes::TauSummary Summary(vector<Dtype> taus) {
+  for (Dtype tau : taus) {
+    if (std::isnan(tau)) return {tau, tau, tau};
+  }
+  const auto middle = taus.begin() + taus.size() / 2;
+  std::nth_element(taus.begin(), middle, taus.end());
+  double median = *middle;
+  if (taus.size() % 2 == 0) {
+    median = (median + *std::max_element(taus.begin(), middle)) / 2;
+  }
+  const auto ends = std::minmax_element(taus.begin(), taus.end());
+  return {median, *ends.first, *ends.second};
 }
 
 }  // namespace
@@ -135,13 +152,42 @@ void BayesLayer<Base, Dtype>::MakeBlobs() {
   this->blobs_.resize(bayes::kBlobsPerParameter * n);
   for (int i = given; i < 2 * n; ++i) {
     const Dtype tau = i == n ? param.tau_init() : param.bias_tau_init();
-    this->blobs_[i].reset(new Blob<Dtype>(vector<int>(1, 1)));
-    this->blobs_[i]->mutable_cpu_data()[0] = bayes::SoftplusInverse(tau);
+    this->blobs_[i].reset(new Blob<Dtype>(DeltaShape(i - n)));
+    caffe_set(this->blobs_[i]->count(), bayes::SoftplusInverse(tau),
+              this->blobs_[i]->mutable_cpu_data());
+  }
+  for (int i = n; i < std::min(given, 2 * n); ++i) {
+    shared_ptr<Blob<Dtype> > delta(new Blob<Dtype>(DeltaShape(i - n)));
+    bayes::CopyDelta(*this->blobs_[i], this->layer_param_, delta.get());
+    this->blobs_[i] = delta;
   }
   for (int i = std::max(given, 2 * n); i < this->blobs_.size(); ++i) {
     this->blobs_[i].reset(new Blob<Dtype>(this->blobs_[i - 2 * n]->shape()));
     // Local reparametrisation never writes it, but it can be saved.
     this->blobs_[i]->mutable_cpu_data();
+  }
+}
+
+// The shape of the means, with 1 for each axis along which weights have one
+// tau. In NumPy the two broadcast.
+template <template <typename> class Base, typename Dtype>
+vector<int> BayesLayer<Base, Dtype>::DeltaShape(int param_id) const {
+  const LayerParameter& param = this->layer_param_;
+  const vector<int>& shape = this->blobs_[param_id]->shape();
+  const int axis = bayes::FindTrait(this->type())->output_axis(param);
+  switch (param.bayes_param().posterior()) {
+    case BayesParameter_Posterior_SHARED:
+      return {1};
+    case BayesParameter_Posterior_PER_OUTPUT:
+      // Each bias is an output's only one.
+      if (param_id == 0 && axis != bayes::kEachWeight) {
+        vector<int> ones(shape.size(), 1);
+        ones[axis] = shape[axis];
+        return ones;
+      }
+      return shape;
+    default:
+      return shape;
   }
 }
 
@@ -251,7 +297,9 @@ void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   }
   owns_ = layer.owns_;
   // Copies may share delta, and must not raise it to its floor all at once.
-  for (auto& posterior : draws_[0].posteriors) posterior.RaiseDelta();
+  for (Draw& draw : draws_) {
+    for (auto& posterior : draw.posteriors) posterior.FixTaus();
+  }
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -260,13 +308,20 @@ bayes::Uncertainty BayesLayer<Base, Dtype>::GetUncertainty() {
   uncertainty.kl_scale = kl_scale_;
   uncertainty.kl_share = KLShare();
   for (int i = 0; i < num_stock_blobs_; ++i) {
-    uncertainty.taus.push_back(draws_[0].posteriors[i].Tau());
+    uncertainty.taus.push_back(Summary(draws_[0].posteriors[i].Taus()));
     if (owns_[i]) uncertainty.kl += draws_[0].posteriors[i].KL();
   }
   CHECK(!std::isinf(uncertainty.kl))
       << "layer '" << this->layer_param_.name() << "': its KL overflows with "
-      << "tau = " << uncertainty.taus[0] << "; did the training diverge?";
+      << "tau = " << bayes::TauText(uncertainty.taus[0])
+      << "; did the training diverge?";
   return uncertainty;
+}
+
+template <template <typename> class Base, typename Dtype>
+std::vector<double> BayesLayer<Base, Dtype>::GetTaus(int param_id) {
+  const vector<Dtype> taus = draws_[0].posteriors.at(param_id).Taus();
+  return std::vector<double>(taus.begin(), taus.end());
 }
 
 template <template <typename> class Base, typename Dtype>
@@ -459,8 +514,8 @@ void BayesLayer<Base, Dtype>::BackwardLocal(const Blobs& top,
   }
 }
 
-#define MAKE_BAYES_LAYER(name, axis, independent_outputs) \
-  INSTANTIATE_CLASS(Bayes##name##Layer);                  \
+#define MAKE_BAYES_LAYER(name, axis, independent, output_axis) \
+  INSTANTIATE_CLASS(Bayes##name##Layer);                       \
   REGISTER_LAYER_CLASS(Bayes##name);
 BAYES_LAYERS(MAKE_BAYES_LAYER)
 #undef MAKE_BAYES_LAYER
