@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -217,6 +218,8 @@ def run_jobs(jobs: Sequence[Job], side_by_side: int, quiet: bool = False) -> Non
                     print(words, file=sys.stderr, flush=True)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
             if isinstance(error, BrokenProcessPool):
                 raise BayesCaffeError("a process was ended; run it again to go on") from error
             raise
