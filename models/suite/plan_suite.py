@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -20,9 +21,6 @@ from methods import METHODS, Fit, Method, predicted, prediction_file, result
 from tasks import TASKS, Measured
 from trained import is_trained
 from tuning import Tuned, fit, tune
-
-PREDICTION_SHARE = 0.5
-"""The seconds of a prediction with draws by those of a training, until some are measured."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,8 @@ class Plan:
         known = [json.loads(path.read_text())["seconds"] for path in done]
         if known:
             return fmean(known)
-        return TASKS[row].seconds / (SWAG_SHARE if family == "swag" else 1)
+        task = TASKS[row]
+        return task.iterations * task.step / (SWAG_SHARE if family == "swag" else 1)
 
     def _prediction_seconds(self, training: Training, uses: dict) -> float:
         folder = self.place.out / "nets" / training.row / training.part
@@ -188,8 +187,8 @@ class Plan:
             for path in folder.glob(f"{training.family}_*/seed-*/{name}"):
                 with np.load(path) as file:
                     known.append(float(file["seconds"]))
-            guess = TASKS[training.row].seconds * PREDICTION_SHARE if "draws" in name else 2.0
-            seconds += fmean(known) if known else guess
+            task, draws = training.task, self.draws if "draws" in name else 1
+            seconds += fmean(known) if known else task.measured * task.look * draws
         return seconds
 
 
@@ -219,6 +218,8 @@ def run_jobs(jobs: Sequence[Job], side_by_side: int, quiet: bool = False) -> Non
                     print(words, file=sys.stderr, flush=True)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
             if isinstance(error, BrokenProcessPool):
                 raise BayesCaffeError("a process was ended; run it again to go on") from error
             raise

@@ -4,9 +4,11 @@ The small suite trains some forty nets for 16 iterations each.
 """
 
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,14 +26,14 @@ pytest.importorskip("caffe", reason="pycaffe is not built")
 
 import swag  # noqa: E402
 import tasks  # noqa: E402
-from bayescaffe import Model  # noqa: E402
+from bayescaffe import BayesCaffeError, Model  # noqa: E402
 from bayescaffe.data import from_arrays, prepare_idx  # noqa: E402
 from bayescaffe.stats import metrics  # noqa: E402
 from families import FAMILIES, Place, Training  # noqa: E402
 from laplace import LastLayer, features_and_scores  # noqa: E402
 from marked_part import SUITE  # noqa: E402
 from methods import METHODS, mixture  # noqa: E402
-from plan_suite import Plan  # noqa: E402
+from plan_suite import Job, Plan, run_jobs  # noqa: E402
 from scores import (  # noqa: E402
     BINS,
     FLAGGED,
@@ -491,3 +493,47 @@ def test_the_time_of_everything_is_told(tmp_path):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "12 trials of tuning, 10 nets" in done.stderr and "min with 1 side" in done.stderr
+
+
+def fail(words: str) -> None:
+    raise BayesCaffeError(words)
+
+
+def test_a_job_that_fails_ends_the_others():
+    jobs = [Job("long", time.sleep, (100,), 2), Job("bad", fail, ("no such thing",), 1)]
+    before = multiprocessing.active_children()
+    with pytest.raises(BayesCaffeError, match="no such thing"):
+        run_jobs(jobs, 2, quiet=True)
+    end = time.monotonic() + 30
+    while set(multiprocessing.active_children()) - set(before):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_jobs_end_with_the_suite():
+    """After a `kill` of the first process alone."""
+    program = f"""
+import sys, time
+sys.path[:0] = [{str(SUITE_FOLDER)!r}, {str(REPO / "models/shared")!r}]
+from plan_suite import Job, run_jobs
+run_jobs([Job("long", time.sleep, (100,), 1)] * 2, 2)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(started := children.read_text().split()) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(1)  # until they have asked to be told of its end
+    process.terminate()
+    process.wait(timeout=30)
+    end = time.monotonic() + 30
+    while any(map(is_running, started)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_running(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
