@@ -6,6 +6,8 @@
     models/lenet/generate.py DIR --posterior PER_OUTPUT --delta-rate 1000
                                       the same with a tau for each neuron and filter, and this
                                       lr_mult of delta
+    models/lenet/generate.py DIR --prior-from lenet_iter_10000.caffemodel
+                                      the same with the posterior of a trained LeNet as the prior
 
 The nets differ in a few things only, which `LeNet` below lists; everything else is said once.
 A test keeps the written files in step with this one.
@@ -31,6 +33,7 @@ class LeNet:
     neurons: int = 500
     posterior: str | None = None  # of bayes_param; None leaves the default
     delta_rate: int = 10  # lr_mult of delta
+    prior_from: str | None = None  # of bayes_param
 
     @property
     def train_images(self) -> int:
@@ -95,6 +98,8 @@ def weights(net: LeNet, name: str, kind: str, bottom: str, options: str, tau: st
         lines = [f"kl_weight: {KL_SCALE * size:g}", f"dataset_size: {size}", NOISE[kind]]
         if net.posterior:
             lines.append(f"posterior: {net.posterior}")
+        if net.prior_from:
+            lines.append(f'prior_from: "{net.prior_from}"')
         more.append(block("bayes_param", *lines, *filter(None, tau.split("; "))))
     return layer(name, f"Bayes{kind}" if net.bayes else kind, bottom, name, *more)
 
@@ -173,8 +178,10 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR")
     parser.add_argument("--posterior", choices=("SHARED", "PER_OUTPUT", "PER_WEIGHT"))
     parser.add_argument("--delta-rate", type=int, default=LeNet.delta_rate)
+    parser.add_argument("--prior-from", metavar="CAFFEMODEL")
     args = parser.parse_args()
-    options = {"posterior": args.posterior, "delta_rate": args.delta_rate}
+    fields = ("posterior", "delta_rate", "prior_from")
+    options = {field: getattr(args, field) for field in fields}
     if args.folder:
         write(args.folder, str(args.folder), **options)
     else:

@@ -16,6 +16,7 @@
 #include "caffe/layers/bayes_layer.hpp"
 #include "caffe/test/test_caffe_main.hpp"
 #include "caffe/test/test_gradient_check_util.hpp"
+#include "caffe/util/io.hpp"
 #include "expect_error.hpp"
 
 namespace caffe {
@@ -985,7 +986,8 @@ class DevicesTest : public BayesLayerTest<GPUDevice<Dtype> > {
     const auto layer = this->SetUpLayer(
         shape,
         way +
-            "kl_weight: 30 dataset_size: 100 prior_mean: 0.2 prior_std: 0.8 "
+            (way.find("prior_from") == string::npos ? "prior_mean: 0.2 " : "") +
+            "kl_weight: 30 dataset_size: 100 prior_std: 0.8 "
             "bias_prior_std: 0.5 tau_init: 0.5",
         false, true, phase);
     // One blob below its floor, which is to be raised.
@@ -1039,6 +1041,21 @@ TYPED_TEST(DevicesTest, ComputeTheSame) {
     this->ExpectTheSame(shape, "", TEST);
     this->ExpectTheSame(shape, "sample: NEVER ", TRAIN);
     this->ExpectTheSame(shape, "sample: NEVER posterior: PER_WEIGHT ", TRAIN);
+  }
+}
+
+// A prior that a file gives, for each kind of posterior.
+TYPED_TEST(DevicesTest, ComputeTheSameWithAPriorFromAFile) {
+  const Shape shape = {kInner, {2, 100}, "num_output: 41"};
+  NetParameter net;
+  this->SetUpLayer(shape, "kl_weight: 0 posterior: PER_OUTPUT")
+      ->ToProto(net.add_layer());
+  string file;
+  MakeTempFilename(&file);
+  WriteProtoToBinaryFile(net, file);
+  for (const string& posterior : Posteriors(shape)) {
+    this->ExpectTheSame(shape, posterior + "prior_from: '" + file + "' ",
+                        TRAIN);
   }
 }
 

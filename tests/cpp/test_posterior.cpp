@@ -30,21 +30,26 @@ class PosteriorTest : public MultiDeviceTest<TypeParam> {
 
   void Make(const vector<Dtype>& means, Dtype tau, Dtype tau_min = 1e-4) {
     m_ = MakeBlob(means);
-    delta_ = MakeBlob({SoftplusInverse(tau)});
     epsilon_ = MakeBlob(vector<Dtype>(means.size()));
     w_ = MakeBlob(vector<Dtype>(means.size()));
+    MakeWithDelta(MakeBlob({SoftplusInverse(tau)}), tau_min);
+  }
+
+  void MakeWithDelta(const BlobPtr& delta, Dtype tau_min = 1e-4) {
+    delta_ = delta;
     posterior_.reset(new Posterior<Dtype>(m_, delta_, epsilon_, tau_min));
     posterior_->SetPrior(0.1, 2);
   }
 
-  // The gradients of all m and of delta after one Backward.
+  // The gradients of all m and of all delta after one Backward.
   vector<Dtype> Gradients(Dtype kl_scale, Dtype w_gradient, Dtype before = 0) {
     std::fill_n(m_->mutable_cpu_diff(), m_->count(), before);
     std::fill_n(w_->mutable_cpu_diff(), w_->count(), w_gradient);
-    delta_->mutable_cpu_diff()[0] = before;
+    std::fill_n(delta_->mutable_cpu_diff(), delta_->count(), before);
     posterior_->Backward(w_.get(), kl_scale, true, true);
     vector<Dtype> found(m_->cpu_diff(), m_->cpu_diff() + m_->count());
-    found.push_back(delta_->cpu_diff()[0]);
+    found.insert(found.end(), delta_->cpu_diff(),
+                 delta_->cpu_diff() + delta_->count());
     return found;
   }
 
@@ -54,7 +59,7 @@ class PosteriorTest : public MultiDeviceTest<TypeParam> {
     const vector<Dtype> found = Gradients(scale, 0);
     for (int i = 0; i < found.size(); ++i) {
       Blob<Dtype>* blob = i < m_->count() ? m_.get() : delta_.get();
-      const int at = i < m_->count() ? i : 0;
+      const int at = i < m_->count() ? i : i - m_->count();
       const Dtype kept = blob->cpu_data()[at], step = std::fabs(kept) * 1e-2;
       const auto kl_at = [&](Dtype x) {
         blob->mutable_cpu_data()[at] = x;
@@ -140,6 +145,24 @@ TYPED_TEST(PosteriorTest, GradientOfKLWithAPriorForEachWeight) {
   this->posterior_->SetPrior(this->MakeBlob({0.4, -1, 0, 2, -0.5}),
                              this->MakeBlob({0.2, 3, 1, 0.5, 2}));
   this->ExpectGradientsOfKL(0.7, 2e-3);
+}
+
+TYPED_TEST(PosteriorTest, GradientOfKLWithAPriorAndATauForEachWeight) {
+  const auto means = this->MakeBlob({0.4, -1, 0, 2, -0.5, 0.3});
+  const auto stds = this->MakeBlob({0.2, 3, 1, 0.5, 2, 0.7});
+  // Each weight, the rows and the columns of a matrix.
+  for (const vector<int>& shape :
+       {vector<int>({2, 3}), vector<int>({2, 1}), vector<int>({1, 3})}) {
+    this->Make({0.5, -2, 0.03, 1.5, -0.7, 0.2}, 0.4);
+    for (const auto& blob : {this->m_, this->epsilon_, this->w_, means, stds}) {
+      blob->Reshape({2, 3});
+    }
+    const auto delta = this->MakeBlob({-1, 0.5, 1, -2, 0.1, -0.4});
+    delta->Reshape(shape);
+    this->MakeWithDelta(delta);
+    this->posterior_->SetPrior(means, stds);
+    this->ExpectGradientsOfKL(0.7, 2e-3);
+  }
 }
 
 TYPED_TEST(PosteriorTest, BackwardAccumulates) {
@@ -279,33 +302,24 @@ TYPED_TEST(PosteriorTest, KLOfTwoWeightsWithTausOfTheirOwn) {
   typedef typename TypeParam::Dtype Dtype;
   this->Make({2, -1}, 0.4);
   const double e = std::exp(1.);
-  this->delta_ =
-      this->MakeBlob({Dtype(SoftplusInverse(0.5)), Dtype(SoftplusInverse(e))});
-  this->posterior_.reset(new Posterior<Dtype>(this->m_, this->delta_,
-                                              this->epsilon_, Dtype(1e-4)));
+  this->MakeWithDelta(
+      this->MakeBlob({Dtype(SoftplusInverse(0.5)), Dtype(SoftplusInverse(e))}));
   this->posterior_->SetPrior(0, 1);
   EXPECT_NEAR(4.6945280, this->posterior_->KL(), 1e-5);
   // By m: -1/m + tau^2 m + m. By tau: -1/tau + tau m^2, times
   // d tau / d delta = 1 - exp(-tau).
   this->posterior_->Mean(this->w_.get());
-  std::fill_n(this->m_->mutable_cpu_diff(), 2, 0);
-  std::fill_n(this->delta_->mutable_cpu_diff(), 2, 0);
-  std::fill_n(this->w_->mutable_cpu_diff(), 2, 0);
-  this->posterior_->Backward(this->w_.get(), 1, true, true);
-  EXPECT_NEAR(-0.5 + 0.5 + 2, this->m_->cpu_diff()[0], 1e-5);
-  EXPECT_NEAR(1 - e * e - 1, this->m_->cpu_diff()[1], 1e-5);
-  EXPECT_NEAR((-2 + 2) * (1 - std::exp(-0.5)), this->delta_->cpu_diff()[0],
-              1e-5);
-  EXPECT_NEAR((-1 / e + e) * (1 - std::exp(-e)), this->delta_->cpu_diff()[1],
-              1e-5);
+  const vector<Dtype> found = this->Gradients(1, 0);
+  EXPECT_NEAR(-0.5 + 0.5 + 2, found[0], 1e-5);
+  EXPECT_NEAR(1 - e * e - 1, found[1], 1e-5);
+  EXPECT_NEAR((-2 + 2) * (1 - std::exp(-0.5)), found[2], 1e-5);
+  EXPECT_NEAR((-1 / e + e) * (1 - std::exp(-e)), found[3], 1e-5);
 }
 
 TYPED_TEST(PosteriorTest, EachTauStopsAtItsFloor) {
   typedef typename TypeParam::Dtype Dtype;
   this->Make({0.5, -2, 3}, 0.4);
-  this->delta_ = this->MakeBlob({-50, 1, -50});
-  this->posterior_.reset(new Posterior<Dtype>(this->m_, this->delta_,
-                                              this->epsilon_, Dtype(0.01)));
+  this->MakeWithDelta(this->MakeBlob({-50, 1, -50}), 0.01);
   const vector<Dtype> taus = this->posterior_->Taus();
   this->posterior_->Sample(this->key_, 0, this->w_.get());
   for (int i = 0; i < 3; ++i) {

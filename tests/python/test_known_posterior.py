@@ -83,6 +83,7 @@ def train(folder, x, y, options, bias_term):
     solver.net.blobs["x"].data[...] = x
     solver.net.blobs["y"].data[...] = y
     solver.step(ITERATIONS)
+    solver.net.save(str(folder / "trained.caffemodel"))
     taus = solver.net.taus("fit")
     means = [blob.data.ravel().copy() for blob in solver.net.params["fit"][: len(taus)]]
     return np.concatenate(means), np.concatenate([tau.ravel() for tau in taus])
@@ -171,3 +172,25 @@ def test_each_output_finds_its_own_tau(tmp_path):
     for i in range(2):
         found = m.reshape(2, 2)[i], taus[i : i + 1]
         assert_near(found, expected[i], np.zeros(2, int))
+
+
+def test_the_posterior_of_the_first_data_is_the_prior_of_the_second(tmp_path):
+    """One weight: after both trainings, the exact posterior of all data."""
+    x, y = regression([1.2])
+    mu, zeta = 0.3, 0.25
+    first, second = slice(0, N // 2), slice(N // 2, N)
+    # The net takes N examples; half of them twice is a data set of half the size.
+    double = [np.concatenate([part, part]) for part in (x[first], y[first], x[second], y[second])]
+    prior = f"prior_mean: {mu} prior_std: {zeta}"
+    common = "kl_weight: 2"  # by a dataset_size of N
+    (tmp_path / "1").mkdir()
+    train(tmp_path / "1", *double[:2], f"{common} {prior}", bias_term=False)
+    trained = tmp_path / "1" / "trained.caffemodel"
+    (tmp_path / "2").mkdir()
+    found = train(tmp_path / "2", *double[2:], f'{common} prior_from: "{trained}"', bias_term=False)
+    precision = np.sum(x**2) + 1 / zeta**2
+    m = (x[:, 0] @ y + mu / zeta**2) / precision
+    # The first training ends near its optimum, not at it; so does the second.
+    std = precision**-0.5
+    assert found[0] == pytest.approx([m], abs=2 * M_TOLERANCE * std)
+    assert found[1] == pytest.approx([std / abs(m)], rel=2 * TAU_TOLERANCE)

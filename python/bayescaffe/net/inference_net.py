@@ -96,6 +96,10 @@ def inference_net(net, output: str | None = None, mc_dropout: bool = False) -> I
             result.layer.add(name=layer.name, type="Input", top=[image_blob])
         else:
             result.layer.add().CopyFrom(layer)
+            if layer.HasField("bayes_param"):
+                # Draws do not depend on the prior, and its file need not be here.
+                for field in ("prior_from", "prior_scale"):
+                    result.layer[-1].bayes_param.ClearField(field)
     if mc_dropout:
         dropouts = [layer for layer in result.layer if layer.type == "Dropout"]
         if not dropouts:

@@ -43,6 +43,17 @@ void CheckPosterior(const BayesParameter& param, const Checker& check) {
   check.Finite("bias_prior_mean", param.bias_prior_mean());
   check.Positive("prior_std", param.prior_std());
   check.Positive("bias_prior_std", param.bias_prior_std());
+  for (bool is_set : {param.has_prior_mean(), param.has_bias_prior_mean()}) {
+    check.Require(!is_set || !param.has_prior_from(), "prior_from",
+                  "\"" + param.prior_from() + "\"",
+                  "the only source of means: leave out prior_mean and "
+                  "bias_prior_mean");
+  }
+  check.Require(param.has_prior_from() || !param.has_prior_scale(),
+                "prior_scale", param.prior_scale(),
+                "left out without prior_from");
+  check.Positive("prior_scale", param.prior_scale());
+  check.Positive("prior_std_min", param.prior_std_min());
   check.Positive("tau_min", param.tau_min());
   check.AboveFloor("tau_init", param.tau_init());
   check.AboveFloor("bias_tau_init", param.bias_tau_init());

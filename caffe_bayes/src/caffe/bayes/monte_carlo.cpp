@@ -167,9 +167,15 @@ NetParameter MonteCarlo<Dtype>::WorkerParam() const {
     // KL takes longer than a draw.
     const Stochastic* stochastic = AsStochastic(net_->layers()[i].get());
     const int kl_top = stochastic ? stochastic->kl_top() : -1;
-    if (kl_top >= 0 && param->top(kl_top) != output_) {
+    const bool wants_kl = kl_top >= 0 && param->top(kl_top) == output_;
+    if (kl_top >= 0 && !wants_kl) {
       param->mutable_top()->DeleteSubrange(kl_top, 1);
       param->clear_loss_weight();
+    }
+    // Only KL needs the prior, whose file need not be here any more.
+    if (param->has_bayes_param() && !wants_kl) {
+      param->mutable_bayes_param()->clear_prior_from();
+      param->mutable_bayes_param()->clear_prior_scale();
     }
   }
   return net_param;

@@ -10,6 +10,7 @@
 #include "caffe/bayes/bayes_param.hpp"
 #include "caffe/bayes/gpu.hpp"
 #include "caffe/bayes/posterior_log.hpp"
+#include "caffe/bayes/prior_file.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/util/math_functions.hpp"
 
@@ -195,6 +196,12 @@ template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::MakePosteriors() {
   const BayesParameter& param = this->layer_param_.bayes_param();
   const int n = num_stock_blobs_;
+  vector<bayes::OwnPriors<Dtype> > priors;
+  if (param.has_prior_from()) {
+    vector<vector<int> > shapes;
+    for (int i = 0; i < n; ++i) shapes.push_back(this->blobs_[i]->shape());
+    priors = bayes::ReadPriors<Dtype>(this->layer_param_, shapes);
+  }
   for (int d = 0; d < draws_.size(); ++d) {
     Draw& draw = draws_[d];
     for (int i = 0; i < n; ++i) {
@@ -204,9 +211,13 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
       if (d > 0) epsilon.reset(new Blob<Dtype>(shape));
       draw.posteriors.push_back(bayes::Posterior<Dtype>(
           this->blobs_[i], this->blobs_[n + i], epsilon, param.tau_min()));
-      draw.posteriors[i].SetPrior(
-          i == 0 ? param.prior_mean() : param.bias_prior_mean(),
-          i == 0 ? param.prior_std() : param.bias_prior_std());
+      if (param.has_prior_from()) {
+        draw.posteriors[i].SetPrior(priors[i].means, priors[i].stds);
+      } else {
+        draw.posteriors[i].SetPrior(
+            i == 0 ? param.prior_mean() : param.bias_prior_mean(),
+            i == 0 ? param.prior_std() : param.bias_prior_std());
+      }
       draw.weights.push_back(shared_ptr<Blob<Dtype> >(new Blob<Dtype>(shape)));
     }
     draw.keys.resize(n);

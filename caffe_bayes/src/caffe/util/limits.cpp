@@ -146,6 +146,8 @@ const std::map<std::string, Range>& Limits() {
        Between(-kLargestScale, kLargestScale)},
       {"BayesParameter.prior_std", kScale},
       {"BayesParameter.bias_prior_std", kScale},
+      {"BayesParameter.prior_scale", kScale},
+      {"BayesParameter.prior_std_min", kScale},
       {"BayesParameter.tau_init", kTau},
       {"BayesParameter.bias_tau_init", kTau},
       {"BayesParameter.tau_min", kTau},

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "caffe/bayes/prior_file.hpp"
 #include "caffe/net.hpp"
 #include "caffe/util/atomic_file.hpp"
 #include "caffe/util/file_head.hpp"
@@ -291,6 +292,9 @@ void ForgetPlaces(LayerParameter* layer) {
   if (layer->has_transform_param()) {
     layer->mutable_transform_param()->clear_mean_file();
   }
+  if (layer->has_bayes_param()) {
+    layer->mutable_bayes_param()->clear_prior_from();
+  }
 }
 
 NetParameter TrainNet(const SolverParameter& solver) {
@@ -336,6 +340,13 @@ uint64_t TrainingHash(const SolverParameter& solver) {
   hash.Add(same.SerializeAsString());
   NetParameter net = TrainNet(solver);
   for (LayerParameter& layer : *net.mutable_layer()) {
+    // A prior is part of what is minimised, wherever its file is.
+    if (layer.bayes_param().has_prior_from()) {
+      const LayerParameter prior = bayes::ReadPriorLayer(layer);
+      for (const BlobProto& blob : prior.blobs()) {
+        hash.Add(blob.SerializeAsString());
+      }
+    }
     ForgetPlaces(&layer);
     hash.Add(layer.SerializeAsString());
   }
