@@ -479,6 +479,17 @@ def flipped_lmdb(path, offset, value):
 PAGE = 4096
 
 
+def test_an_lmdb_that_claims_a_large_map_takes_none(tmp_path, digits):
+    """The size of the map in its head may be damaged, and LMDB would reserve as much."""
+    copy = tmp_path / "lmdb"
+    shutil.copytree(digits / "train_lmdb", copy)
+    for head in (0, PAGE):
+        flipped_lmdb(copy / "data.mdb", head + 16 + 16 + 6, 255)
+    layer = f"""layer {{ name: "d" type: "Data" top: "d" top: "l"
+                data_param {{ source: "{copy}" batch_size: 5 backend: LMDB }} }}"""
+    assert make_net(tmp_path, layer).blobs["d"].data.shape == (5, 1, 12, 12)
+
+
 @pytest.mark.parametrize(
     "place, value, message",
     [
@@ -487,6 +498,7 @@ PAGE = 4096
         (PAGE + 16 + 24 + 48 + 6, 9, "is not a branch"),
         (PAGE + 16 + 24 + 48 + 46, 7, "names pages that are not there"),
         (PAGE + 16 + 120, 3, "names pages that are not there"),
+        (PAGE + 16 + 126, 7, "its head tells of page 19703248"),
         # Of each page of the tree: number, kind, bounds, the place of the first entry.
         ("page", (3, 1), "has another number"),
         ("page", (10, 1 | 2), "is not a "),

@@ -140,6 +140,10 @@ class Walk {
     // LMDB finds it by this, too.
     Require(newest.transaction % 2 == is_second,
             "its head is not of its last transaction");
+    // LMDB maps as many pages, also those at the end that are in no file.
+    const uint64_t most = std::max<uint64_t>(newest.map_size, file_.size);
+    Require(newest.last_page <= most / newest.free_pages.page_size,
+            "its head tells of page " + std::to_string(newest.last_page));
     return newest;
   }
 
