@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from bayescaffe.data.idx import load_set
 from bayescaffe.data.image_files import _plain, decode
 from bayescaffe.stats.draws import load_draws, save_draws
 from bayescaffe.training.log import parse_log
-from conftest import PLAIN_ENVIRONMENT, REPO, write_digits
+from conftest import PLAIN_ENVIRONMENT, REPO, make_net, write_digits
 from hostile_files import ESCAPE, draws_bomb, idx_bomb, png, special_files
 from PIL import Image
 
