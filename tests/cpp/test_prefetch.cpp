@@ -114,7 +114,9 @@ TEST_F(PrefetchTest, AnErrorComesAfterTheBatchesBeforeIt) {
     ExpectBatch(0, net.get());
     ExpectBatch(2, net.get());
     for (int again = 0; again < 2; ++again) {
-      EXPECT_ERROR(net->Forward(), "layer 'data': .*record '5' of .*lmdb");
+      EXPECT_ERROR(net->Forward(),
+                   "layer 'data': record '5' of .*/lmdb: has 5 numbers, but "
+                   "its shape is 1 x 2 x 3$");
     }
     bayes::ResumeAt(*net, 0);
   }
