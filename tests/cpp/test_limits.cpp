@@ -13,6 +13,7 @@
 #include "caffe/blob.hpp"
 #include "caffe/data_transformer.hpp"
 #include "caffe/error.hpp"
+#include "caffe/layer_factory.hpp"
 #include "caffe/proto/caffe.pb.h"
 #include "caffe/util/checks.hpp"
 #include "caffe/util/host_memory.hpp"
@@ -75,6 +76,11 @@ TEST(LimitsTest, WindowsDoNotOverflow) {
     EXPECT_ERROR(CheckPooling(6, wrong, true), "must be [01] or more");
   }
   EXPECT_ERROR(ConvolvedSize(0, {0, 1, 0, 1, 1}), "the image has no pixels");
+  CheckLastWindow(5, {0, 1, 0, 2, 1}, 3);
+  CheckLastWindow(4, {0, 2, 1, 3, 1}, 2);
+  EXPECT_ERROR(CheckLastWindow(6, {1, 1, 0, 2, 1}, 4),
+               "the last window along spatial axis 1 lies behind the image and "
+               "has no mean: kernel_size is 1, stride is 2, and there are 6");
 }
 
 TEST(LimitsTest, ElementsAreCounted) {
@@ -161,6 +167,18 @@ TEST(LimitsTest, InputsOfOldNetsHaveShapes) {
                "has 1 inputs, but 1 of input_dim; each needs four$");
   EXPECT_ERROR(upgrade("input: 'x' input: 'y' input_shape { dim: 2 }"),
                "has 2 inputs, but 1 of input_shape; each needs one$");
+}
+
+// Their number was computed, and was negative, before it was refused.
+TEST(LimitsTest, ColumnsOfConvolutionsAreCounted) {
+  LayerParameter param;
+  param.set_type("Convolution");
+  param.mutable_convolution_param()->set_num_output(2);
+  param.mutable_convolution_param()->add_kernel_size(3);
+  Blob<float> bottom(2, 1, 33, 1 << 24), top;
+  EXPECT_ERROR(
+      LayerRegistry<float>::CreateLayer(param)->SetUp({&bottom}, {&top}),
+      "a blob of 9 times 520093634 elements is too large");
 }
 
 TEST(LimitsTest, IndicesAreChecked) {

@@ -81,6 +81,8 @@ def test_size_that_cannot_be_is_named(tmp_path, kind, parameters, says):
 def test_windows_that_upstream_allows_stay(tmp_path):
     net = make_net(tmp_path, one_layer("Pooling", "pooling_param { kernel_size: 7 stride: 2 }"))
     assert net.blobs["x"].data.shape == (2, 4, 1, 1)
+    floor = "pooling_param { pool: AVE kernel_size: 1 stride: 2 round_mode: FLOOR }"
+    assert make_net(tmp_path, one_layer("Pooling", floor)).blobs["x"].data.shape == (2, 4, 3, 3)
     text = "convolution_param { num_output: 1 kernel_size: 3 dilation: 4 pad: 2 }"
     assert make_net(tmp_path, one_layer("Im2col", text)).blobs["x"].data.shape == (2, 36, 2, 2)
 

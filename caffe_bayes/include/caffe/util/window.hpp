@@ -25,6 +25,9 @@ int DeconvolvedSize(int64_t input, const Window& window);
 /// The layer itself counts them, and rounds up or down.
 void CheckPooling(int64_t input, const Window& window, bool rounds_up);
 
+/// Refuses windows of which the last begins behind the image: it has no mean.
+void CheckLastWindow(int64_t input, const Window& window, int windows);
+
 }  // namespace caffe
 
 #endif  // CAFFE_UTIL_WINDOW_HPP_

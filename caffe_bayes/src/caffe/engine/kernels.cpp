@@ -52,7 +52,10 @@ inline float Exp(float x) {
   series = series * r + 0.5f;
   series = series * r + 1.0f;
   series = series * r + 1.0f;
-  const int32_t power_bits = (static_cast<int32_t>(n) + 127) * (1 << 23);
+  // The last bits of `shifted` are n, also where x is NaN and no int.
+  uint32_t power_bits;
+  std::memcpy(&power_bits, &shifted, sizeof(power_bits));
+  power_bits = (power_bits + 127) << 23;
   float power;
   std::memcpy(&power, &power_bits, sizeof(power));
   // Not by comparison alone: NaN must stay NaN.

@@ -68,4 +68,12 @@ void CheckPooling(int64_t input, const Window& window, bool rounds_up) {
       << window.stride;
 }
 
+void CheckLastWindow(int64_t input, const Window& window, int windows) {
+  CHECK_LT((windows - 1) * window.stride, input + window.pad)
+      << "the last window along spatial axis " << window.axis
+      << " lies behind the image and has no mean: kernel_size is "
+      << window.kernel << ", stride is " << window.stride << ", and there are "
+      << input << " pixels; set round_mode: FLOOR";
+}
+
 }  // namespace caffe
