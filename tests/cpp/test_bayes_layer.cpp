@@ -432,44 +432,35 @@ TYPED_TEST(BayesLayerTest, ADrawIsTheStockLayerWithDrawnWeights) {
 
 // The shape of delta for each kind of layer.
 TYPED_TEST(BayesLayerTest, OutputsOrWeightsHaveATauOfTheirOwn) {
-  const struct {
-    Shape shape;
-    vector<int> per_output, per_weight, biases;
-  } cases[] = {
-      {{kConv, {1, 4, 3, 3}, "num_output: 6 kernel_size: 2 group: 2"},
-       {6, 1, 1, 1},
-       {6, 2, 2, 2},
-       {6}},
-      {{kDeconv, {1, 2, 3, 3}, "num_output: 3 kernel_size: 2"},
-       {1, 3, 1, 1},
-       {2, 3, 2, 2},
-       {3}},
-      {{kInner, {2, 5}, "num_output: 3"}, {3, 1}, {3, 5}, {3}},
-      {{kInner, {2, 5}, "num_output: 3 transpose: true"}, {1, 3}, {5, 3}, {3}},
-      {{kEmbed, {5}, "input_dim: 4 num_output: 3"}, {1, 3}, {4, 3}, {3}},
-      {{kScale, {2, 3, 2}, "num_axes: 2 bias_term: true"},
-       {3, 2},
-       {3, 2},
-       {3, 2}},
-  };
-  for (const auto& c : cases) {
-    SCOPED_TRACE(string(c.shape.type) + " " + c.shape.options);
+  const auto check = [this](const Shape& shape, const vector<int>& per_output,
+                            const vector<int>& per_weight,
+                            const vector<int>& biases) {
+    SCOPED_TRACE(string(shape.type) + " " + shape.options);
     const string init = "kl_weight: 0 tau_init: 0.3 bias_tau_init: 0.05 ";
-    const auto shared = this->SetUpLayer(c.shape, init + "posterior: SHARED");
+    const auto shared = this->SetUpLayer(shape, init + "posterior: SHARED");
     EXPECT_EQ(vector<int>({1}), shared->blobs()[2]->shape());
     const auto outputs =
-        this->SetUpLayer(c.shape, init + "posterior: PER_OUTPUT");
-    EXPECT_EQ(c.per_output, outputs->blobs()[2]->shape());
-    EXPECT_EQ(c.biases, outputs->blobs()[3]->shape());
+        this->SetUpLayer(shape, init + "posterior: PER_OUTPUT");
+    EXPECT_EQ(per_output, outputs->blobs()[2]->shape());
+    EXPECT_EQ(biases, outputs->blobs()[3]->shape());
     const auto weights =
-        this->SetUpLayer(c.shape, init + "posterior: PER_WEIGHT");
-    EXPECT_EQ(c.per_weight, weights->blobs()[2]->shape());
-    EXPECT_EQ(c.biases, weights->blobs()[3]->shape());
+        this->SetUpLayer(shape, init + "posterior: PER_WEIGHT");
+    EXPECT_EQ(per_weight, weights->blobs()[2]->shape());
+    EXPECT_EQ(biases, weights->blobs()[3]->shape());
     // SetUpLayer leaves the first as it was.
     EXPECT_NEAR(0.3, bayes::Softplus(weights->blobs()[2]->cpu_data()[0]), 1e-6);
     EXPECT_NEAR(0.05, bayes::Softplus(weights->blobs()[3]->cpu_data()[0]),
                 1e-6);
-  }
+  };
+  check({kConv, {1, 4, 3, 3}, "num_output: 6 kernel_size: 2 group: 2"},
+        {6, 1, 1, 1}, {6, 2, 2, 2}, {6});
+  check({kDeconv, {1, 2, 3, 3}, "num_output: 3 kernel_size: 2"}, {1, 3, 1, 1},
+        {2, 3, 2, 2}, {3});
+  check({kInner, {2, 5}, "num_output: 3"}, {3, 1}, {3, 5}, {3});
+  check({kInner, {2, 5}, "num_output: 3 transpose: true"}, {1, 3}, {5, 3}, {3});
+  check({kEmbed, {5}, "input_dim: 4 num_output: 3"}, {1, 3}, {4, 3}, {3});
+  check({kScale, {2, 3, 2}, "num_axes: 2 bias_term: true"}, {3, 2}, {3, 2},
+        {3, 2});
 }
 
 // Where all taus are the same, it does not matter who has which, and the
