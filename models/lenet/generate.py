@@ -8,6 +8,8 @@
                                       lr_mult of delta
     models/lenet/generate.py DIR --prior-from lenet_iter_10000.caffemodel
                                       the same with the posterior of a trained LeNet as the prior
+    models/lenet/generate.py DIR --alpha 0.5 --copies 4
+                                      the same with the loss of four draws of each image together
 
 The nets differ in a few things only, which `LeNet` below lists; everything else is said once.
 A test keeps the written files in step with this one.
@@ -34,6 +36,8 @@ class LeNet:
     posterior: str | None = None  # of bayes_param; None leaves the default
     delta_rate: int = 10  # lr_mult of delta
     prior_from: str | None = None  # of bayes_param
+    alpha: float | None = None  # of loss_param
+    copies: int = 4  # of each training image, where alpha is set
 
     @property
     def train_images(self) -> int:
@@ -67,12 +71,12 @@ def block(name: str, *lines: str) -> str:
     return f"{name} {{\n  {body}\n}}"
 
 
-def data(phase: str, source: str, batch: int) -> str:
+def data(phase: str, source: str, batch: int, top: str = "data") -> str:
     return block(
         "layer",
         'name: "mnist"',
         'type: "Data"',
-        'top: "data"',
+        f'top: "{top}"',
         'top: "label"',
         f"include {{ phase: {phase} }}",
         "transform_param { scale: 0.00390625 }",
@@ -114,8 +118,9 @@ def train_test(name: str, net: LeNet) -> str:
     train, test = (TEST, TRAIN) if net.exchanged else (TRAIN, TEST)
     conv, dense = "Convolution", "InnerProduct"
     fc1 = f"num_output: {net.neurons}"
+    has_alpha = net.bayes and net.alpha is not None
     layers = [
-        data("TRAIN", train, 64),
+        data("TRAIN", train, 64, "images" if has_alpha else "data"),
         data("TEST", test, 100),
         weights(net, "conv1", conv, "data", "num_output: 20; kernel_size: 5"),
         pool("pool1", "conv1"),
@@ -124,6 +129,11 @@ def train_test(name: str, net: LeNet) -> str:
         weights(net, "fc1", dense, "pool2", fc1, tau="tau_init: 1; bias_tau_init: 0.2"),
         layer("relu1", "ReLU", "fc1", "fc1"),
     ]
+    if has_alpha:
+        tile = f"tile_param {{ axis: 0 tiles: {net.copies} }}"
+        layers.insert(
+            2, layer("copies", "Tile", "images", "data", "include { phase: TRAIN }", tile)
+        )
     if net.dropout:
         options = "dropout_ratio: 0.5" + " sample_weights_test: true" * net.bayes
         layers.append(layer("drop1", "Dropout", "fc1", "fc1", f"dropout_param {{ {options} }}"))
@@ -131,7 +141,14 @@ def train_test(name: str, net: LeNet) -> str:
     layers += [
         weights(net, "fc2", dense, "fc1", "num_output: 10"),
         layer("accuracy", "Accuracy", "fc2", "accuracy", *scores, "include { phase: TEST }"),
-        layer("loss", "SoftmaxWithLoss", "fc2", "loss", *scores),
+        layer(
+            "loss",
+            "SoftmaxWithLoss",
+            "fc2",
+            "loss",
+            *scores,
+            *([f"loss_param {{ alpha: {net.alpha:g} }}"] if has_alpha else []),
+        ),
     ]
     return "\n".join([HEADER, f'name: "lenet-{name}"', *layers, ""])
 
@@ -179,8 +196,10 @@ def main() -> None:
     parser.add_argument("--posterior", choices=("SHARED", "PER_OUTPUT", "PER_WEIGHT"))
     parser.add_argument("--delta-rate", type=int, default=LeNet.delta_rate)
     parser.add_argument("--prior-from", metavar="CAFFEMODEL")
+    parser.add_argument("--alpha", type=float)
+    parser.add_argument("--copies", type=int, default=LeNet.copies, metavar="K")
     args = parser.parse_args()
-    fields = ("posterior", "delta_rate", "prior_from")
+    fields = ("posterior", "delta_rate", "prior_from", "alpha", "copies")
     options = {field: getattr(args, field) for field in fields}
     if args.folder:
         write(args.folder, str(args.folder), **options)

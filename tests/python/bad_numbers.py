@@ -69,6 +69,12 @@ LAYERS = [
     ("Bias", "param { lr_mult: inf }", "param.lr_mult is inf, but must be a finite number"),
     ("Bias", "param { lr_mult: nan }", "param.lr_mult is nan, but must be a finite number"),
     ("Bias", "param { decay_mult: nan }", "param.decay_mult is nan, but must be a finite"),
+    (
+        "SoftmaxWithLoss",
+        "loss_param { alpha: -0.5 }",
+        "loss_param.alpha is -0.5, but must be 0 to 100",
+    ),
+    ("SoftmaxWithLoss", "loss_param { alpha: nan }", "loss_param.alpha is nan, but must be 0"),
     ("Power", "power_param { shift: inf }", "power_param.shift is inf, but must be a finite"),
 ]
 """The type of a layer, its parameters, and what the error says."""
@@ -84,6 +90,12 @@ BAYES_PARAMS = [
 """What to add to bayes_param, and what the error says."""
 
 SIZES = [
+    (
+        "Pooling",
+        "pooling_param { pool: AVE kernel_size: 1 stride: 2 }",
+        "the last window along spatial axis 0 lies behind the image and has no mean: kernel_size "
+        "is 1, stride is 2, and there are 6 pixels; set round_mode: FLOOR",
+    ),
     (
         "Convolution",
         "convolution_param { num_output: 4 kernel_size: 9 }",

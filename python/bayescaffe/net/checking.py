@@ -262,8 +262,9 @@ def _build(one: Prototxt, weights: Path | None, shape: Shape | None) -> tuple:
 
 
 def _check_objective(found: Check, one: Prototxt, net, layers: Sequence) -> dict:
-    """Report a KL that is too strong. Returns the posteriors of the net."""
+    """Report a KL that is too strong, or an alpha without use. Returns the net's posteriors."""
     found.objective = objective_of(layers, net)
+    _check_alpha(found, one, net, layers)
     posteriors = net.posteriors()
     if posteriors:
         found.kl = sum(posterior.kl for posterior in posteriors.values())
@@ -271,6 +272,39 @@ def _check_objective(found: Check, one: Prototxt, net, layers: Sequence) -> dict
         if found.objective.is_strong(found.kl_term):
             found.add("warning", one.path, found.objective.strong_kl(found.kl_term))
     return posteriors
+
+
+def _check_alpha(found: Check, one: Prototxt, net, layers: Sequence) -> None:
+    """Report a loss of several draws that gets one, or the same one several times."""
+    for layer in layers:
+        if not layer.loss_param.HasField("alpha"):
+            continue
+        where = _place(one, layer.name)
+        if layer.type != "SoftmaxWithLoss":
+            text = f"loss_param.alpha is for SoftmaxWithLoss, and {layer.type} ignores it"
+            found.add("warning", where, text)
+            continue
+        scores, labels = (net.blobs[name].shape[0] for name in layer.bottom[:2])
+        copies = scores // labels
+        if copies == 1:
+            text = (
+                "alpha has no effect, as there are as many scores as labels; repeat the training "
+                "images with a Tile layer of axis: 0"
+            )
+            found.add("warning", where, text)
+        same = [
+            other.name
+            for other in layers
+            if is_bayesian(other)
+            and other.bayes_param.draws_per_batch % copies
+            and not other.bayes_param.local_reparametrization
+        ]
+        if same:
+            text = (
+                f"the {copies} copies of an image share draws in {_listed(same)}; set "
+                f"draws_per_batch: {copies} there"
+            )
+            found.add("warning", where, text)
 
 
 def _check_taus(found: Check, layers: Sequence, posteriors: dict, weights: Path) -> None:

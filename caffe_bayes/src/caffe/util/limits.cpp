@@ -154,6 +154,7 @@ const std::map<std::string, Range>& Limits() {
       {"BayesParameter.kl_weight", kFactor},
       {"BayesParameter.dataset_size", Between(1, 1e15)},
       {"BayesParameter.draws_per_batch", Between(1, kMostDraws)},
+      {"LossParameter.alpha", Between(0, 100)},
       // The solver.
       {"SolverParameter.base_lr", kFactor},
       {"SolverParameter.weight_decay", kFactor},
