@@ -19,8 +19,9 @@ Each command is also a function:
                           data.prepare_idx("idx", "out")
     bayescaffe convert    convert("solver.prototxt", "stock.caffemodel")
     bayescaffe check      check("solver.prototxt")
-    bayescaffe train      train("solver.prototxt")
-    bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100)
+    bayescaffe train      train("solver.prototxt"), train_seeds("solver.prototxt", range(1, 6))
+    bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100),
+                          sample(Mixture([model, other]), images)
     bayescaffe analyze    analyze(draws)
     bayescaffe predict    predict(model, ["digit.png"])
     bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from bayescaffe.infer.sampling import sample
     from bayescaffe.net.checking import Check, Finding, check
     from bayescaffe.net.converting import Conversion, convert
+    from bayescaffe.net.mixture import Mixture
     from bayescaffe.net.model import Model
     from bayescaffe.net.packing import pack
     from bayescaffe.net.posterior import LayerPosterior, inspect
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from bayescaffe.stats.analysis import Analysis, analyze
     from bayescaffe.stats.draws import Draws, load_draws, save_draws
     from bayescaffe.training.log import read_curve
+    from bayescaffe.training.seeds import train_seeds
     from bayescaffe.training.train import train
 
 __version__ = "0.2.0"
@@ -66,6 +69,7 @@ _MEMBERS = {
     "infer.sampling": ["sample"],
     "net.checking": ["Check", "Finding", "check"],
     "net.converting": ["Conversion", "convert"],
+    "net.mixture": ["Mixture"],
     "net.model": ["Model"],
     "net.packing": ["pack"],
     "net.posterior": ["LayerPosterior", "inspect"],
@@ -74,6 +78,7 @@ _MEMBERS = {
     "stats.analysis": ["Analysis", "analyze"],
     "stats.draws": ["Draws", "load_draws", "save_draws"],
     "training.log": ["read_curve"],
+    "training.seeds": ["train_seeds"],
     "training.train": ["train"],
 }
 _HOMES = {name: module for module, names in _MEMBERS.items() for name in names}
@@ -88,6 +93,7 @@ __all__ = [
     "Finding",
     "Images",
     "LayerPosterior",
+    "Mixture",
     "Model",
     "Prediction",
     "Rule",
@@ -111,6 +117,7 @@ __all__ = [
     "save_draws",
     "stats",
     "train",
+    "train_seeds",
 ]
 
 

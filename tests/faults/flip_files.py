@@ -112,6 +112,8 @@ def _make_arrays(folder: Path, source: np.random.Generator) -> None:
         "names": [f"{k}.png" for k in range(20)],
         "class_names": ["a", "b", "c"],
         "weights_sha256": "0",
+        "models": [{"net": "net", "weights": name, "weights_sha256": "0"} for name in "ab"],
+        "model_of_draw": [draw % 2 for draw in range(60)],
         "is_random": True,
     }
     bayescaffe.save_draws(folder / "draws.npz", probabilities, np.arange(20) % 3, meta)

@@ -31,6 +31,8 @@ from hostile_files import ESCAPE, draws_bomb, idx_bomb, png, special_files
 from PIL import Image
 
 PROBABILITIES = np.random.default_rng(0).dirichlet(np.ones(3), (50, 20)).astype(np.float32)
+TWO = [{"net": "n", "weights": "a"}, {"net": "n", "weights": "b"}]
+OF_DRAW = [0, 1] * 25
 
 
 def run(code, **environment):
@@ -365,6 +367,18 @@ def test_text_that_is_no_text_is_refused(tmp_path, order):
         ({"net_sha256": 5}, "'net_sha256' in its meta is 5, expected a text"),
         ({"names": ["a"]}, "1 names in its meta, expected 20"),
         ({"class_names": ["a"] * 4}, "4 class_names in its meta, expected 3"),
+        ({"models": 5, "model_of_draw": OF_DRAW}, "'models' in its meta is 5, expected a list of"),
+        (
+            {"models": [], "model_of_draw": OF_DRAW},
+            r"'models' in its meta is \[\], expected a list",
+        ),
+        ({"models": ["a", "b"], "model_of_draw": OF_DRAW}, "'models' in its meta is"),
+        ({"model_of_draw": OF_DRAW}, "'models' in its meta is None"),
+        ({"models": [{"weights": 7}], "model_of_draw": OF_DRAW}, "'weights' in its meta is 7"),
+        ({"models": TWO}, "'model_of_draw' in its meta is None, expected a number within 0..1 for"),
+        ({"models": TWO, "model_of_draw": OF_DRAW[1:]}, "for each of 50 draws"),
+        ({"models": TWO, "model_of_draw": [2, *OF_DRAW[1:]]}, r"is \[2, 1, .*within 0..1 for"),
+        ({"models": TWO, "model_of_draw": ["0", *OF_DRAW[1:]]}, "'model_of_draw' in its meta is"),
     ],
 )
 def test_metadata_of_another_type_is_refused(tmp_path, meta, message):

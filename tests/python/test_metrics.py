@@ -162,6 +162,38 @@ def test_uncertainty_by_hand():
         assert [part.item() for part in found] == pytest.approx(expected)
 
 
+def test_uncertainty_between_models_by_hand():
+    sure, other, half = [1, 0], [0, 1], [0.5, 0.5]
+    ln2 = np.log(2)
+    for draws, models, expected in (
+        # Two models that are sure of different classes, in each of their draws.
+        ([sure, other, sure, other], [0, 1, 0, 1], ln2),
+        # All that differs differs within the models.
+        ([sure, sure, other, other], [0, 1, 0, 1], 0),
+        ([half, half], [0, 1], 0),
+        # One draw each: all of the epistemic uncertainty.
+        ([sure, half], [0, 1], stats.entropy([0.75, 0.25]) - ln2 / 2),
+        # The first has two of three draws.
+        ([sure, sure, other], [0, 0, 1], stats.entropy([2 / 3, 1 / 3])),
+    ):
+        array = np.array(draws, np.float32)[:, np.newaxis]
+        found = metrics.between_models(array, np.array(models))
+        assert found == pytest.approx([expected], abs=1e-7)
+
+
+def test_uncertainty_between_models_is_a_part_of_the_epistemic():
+    draws = RANDOM.dirichlet(np.ones(4), (12, 50)).astype(np.float32)
+    epistemic = metrics.uncertainty(draws)[2]
+    each = metrics.between_models(draws, np.arange(12))
+    np.testing.assert_allclose(each, epistemic, atol=1e-9)
+    three = metrics.between_models(draws, np.arange(12) % 3)
+    # The models' means are draws, too.
+    means = np.stack([draws[model::3].mean(axis=0, dtype=np.float64) for model in range(3)])
+    np.testing.assert_allclose(three, metrics.uncertainty(means)[2], atol=1e-9)
+    assert (three < epistemic).all()
+    assert not metrics.between_models(draws, np.zeros(12)).any()
+
+
 def test_epistemic_uncertainty_is_never_negative_and_0_for_one_pass():
     one = np.random.default_rng(7).dirichlet(np.ones(10), size=1000).astype(np.float32)
     assert not metrics.uncertainty(one[np.newaxis])[2].any()

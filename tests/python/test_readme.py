@@ -145,6 +145,39 @@ def test_arrays_get_to_a_report_in_python(workplace):
     assert "triangle" in Path("mine.html").read_text()
 
 
+def test_several_trainings_together(workplace):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    draw_pictures(workplace / "photos", 10, list("abc"))
+    first = block("sh", ".venv/bin/bayescaffe data folder photos --out data/photos --size 64\n")
+    start = ".venv/bin/bayescaffe train photos-net/solver.prototxt --seeds"
+    commands = block("sh", start)
+    assert commands.count("--seeds 1-5") == commands.count("net_iter_500.") == 1
+    commands = commands.replace("--seeds 1-5", "--seeds 1-2").replace("iter_500.", "iter_6.")
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join([*first.splitlines()[:2], commands])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+    )
+    assert done.returncode == 0, done.stdout
+    draws = bayescaffe.load_draws("mixture.npz")
+    models = [f"photos-net/seed-{seed}/net_iter_6.caffemodel" for seed in (1, 2)]
+    assert [model["weights"] for model in draws.models] == models
+    assert f"bayescaffe sample {' '.join(models)}\n" in done.stdout
+    assert "between the models" in done.stdout
+
+    example = block("python", "trained = bayescaffe.train_seeds(")
+    assert example.count("range(1, 6)") == 1
+    names = {"bayescaffe": bayescaffe}
+    exec(example.replace("range(1, 6)", "range(1, 3)"), names)
+    assert np.array_equal(names["draws"].probabilities, draws.probabilities)
+    # Its name is (model, k).
+    one = bayescaffe.Model(models[1])
+    images = one.test_images.read(range(6))
+    assert np.array_equal(one.sample(images, [7])[0], draws.probabilities[7])
+
+
 # ---- All pages ----------------------------------------------------------------------------------
 
 PAGES = subprocess.check_output(["git", "ls-files", "*.md"], cwd=REPO, text=True).split()

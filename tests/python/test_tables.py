@@ -50,6 +50,10 @@ def test_draws_as_an_array_of_xarray():
     assert np.array_equal(one, DRAWS.probabilities[:, 7, 1])
     assert np.array_equal(array.label, DRAWS.labels)
     assert array.attrs == {"seed": 4, "is_random": 1}
+    assert "model" not in array.coords
+    two = {**META, "models": [{}, {}], "model_of_draw": [0, 1] * 25}
+    array = Draws(DRAWS.probabilities, DRAWS.labels, two).to_xarray()
+    assert np.array_equal(array[array.model == 1], DRAWS.probabilities[1::2])
     plain = PLAIN.to_xarray()
     assert plain.sel(image=3, draw=2).to_numpy().shape == (3,) and "label" not in plain.coords
 

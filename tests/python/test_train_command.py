@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from bayescaffe import cli
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.training import train as training
 from bayescaffe.training.log import parse_log, read_curve
+from bayescaffe.training.seeds import train_seeds
 from bayescaffe.training.train import train
+from bayescaffe.training.view import Share, TrainingView
 from conftest import caffe, make_net, small_net, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
@@ -772,3 +775,182 @@ def test_interrupt_during_a_long_test_is_heard(tmp_path, digits):
     assert process.returncode == 130
     assert "Mean of" not in log.read_text()
     assert (tmp_path / "run_iter_0.solverstate").is_file()
+
+
+# ---- Several seeds
+
+
+@pytest.mark.engine
+def test_a_seed_is_the_training_with_that_random_seed(tmp_path, digits, solver):
+    before = {path.name for path in tmp_path.iterdir()}
+    results = train_seeds(solver, [1, 3], progress=False)
+    assert list(results) == [1, 3]
+    for seed, result in results.items():
+        alone = solver_with_tests(tmp_path, digits, 40, f"alone{seed}", random_seed=seed)
+        expected = train(alone, out=tmp_path / f"alone{seed}", progress=False)
+        assert result.snapshot == tmp_path / f"seed-{seed}" / "run_iter_40.caffemodel"
+        assert result.snapshot.read_bytes() == expected.snapshot.read_bytes()
+        assert (result.loss, result.tau) == (expected.loss, expected.tau)
+        assert result.curve == tmp_path / f"seed-{seed}" / "curve.csv"
+    assert results[1].snapshot.read_bytes() != results[3].snapshot.read_bytes()
+    # Nothing of the solver's own place was touched.
+    made = {path.name for path in tmp_path.iterdir() if not path.name.startswith("alone")}
+    assert made == before | {"seed-1", "seed-3"}
+
+
+@pytest.mark.engine
+def test_seeds_resume_where_they_stopped(tmp_path, caplog, solver):
+    whole = train_seeds(solver, range(1, 4), progress=False)
+    weights = {seed: result.snapshot.read_bytes() for seed, result in whole.items()}
+    # As if it had been interrupted within seed 2.
+    for path in (tmp_path / "seed-2").glob("run_iter_40.*"):
+        path.unlink()
+    for path in (tmp_path / "seed-3").iterdir():
+        path.unlink()
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "seed-1").glob("run_iter*")}
+    caplog.clear()
+    resumed = train_seeds(solver, range(1, 4), resume=True, progress=False)
+    assert {seed: result.snapshot.read_bytes() for seed, result in resumed.items()} == weights
+    starts = [one.log.read_text().count("Starting Optimization") for one in resumed.values()]
+    assert starts == [1, 2, 1]
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert "at iteration 20" in resumed[2].log.read_text()
+    # That a seed has not begun is no news.
+    assert "no good snapshot" not in caplog.text
+
+
+def test_interrupted_seeds_leave_a_snapshot_and_start_no_other(tmp_path, digits):
+    solver = solver_with_tests(tmp_path, digits, 1_000_000)
+    process = start(solver, "--seeds", "4,2")
+    wait_for(has_rows(tmp_path / "seed-4" / "curve.csv"))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    (state,) = (tmp_path / "seed-4").glob("run_iter_*.solverstate")
+    assert f"Snapshot: {state}; --resume continues" in err
+    assert not (tmp_path / "seed-2").exists()
+
+
+def test_seeds_of_another_training_are_not_resumed(tmp_path, digits, solver):
+    train_seeds(solver, [1], progress=False)
+    solver = solver_with_tests(tmp_path, digits, 40, snapshot=20, base_lr=0.02)
+    with pytest.raises(BayesCaffeError, match="seed-1/run_iter_40.solverstate: of another trai"):
+        train_seeds(solver, [1, 2], resume=True, progress=False)
+    assert not (tmp_path / "seed-2").exists()
+
+
+def test_a_seed_that_fails_ends_the_others(tmp_path, monkeypatch, solver):
+    fake_caffe(monkeypatch, tmp_path, "exit 3")
+    message = "seed-5/run.solver.prototxt: caffe train failed: exit code 3"
+    with pytest.raises(BayesCaffeError, match=message):
+        train_seeds(solver, [5, 6], progress=False)
+    assert not (tmp_path / "seed-6").exists()
+
+
+def test_a_solver_in_the_place_of_a_seeds_is_kept(tmp_path, solver):
+    mine = tmp_path / "seed-1" / solver.name
+    mine.parent.mkdir()
+    mine.write_text("# mine\n")
+    with pytest.raises(
+        BayesCaffeError, match=f"{mine}: is not written by .*another snapshot_prefi"
+    ):
+        train_seeds(solver, [1], progress=False)
+    assert mine.read_text() == "# mine\n"
+
+
+def test_options_are_those_of_each_seed(tmp_path, monkeypatch, solver):
+    (tmp_path / "start.caffemodel").touch()
+    fake_caffe(monkeypatch, tmp_path, 'echo "caffe: error: $*" >&2; exit 1')
+    options = {"weights": tmp_path / "start.caffemodel", "test_draws": 7, "cpu": True}
+    said = f"-weights {tmp_path}/start.caffemodel -test_draws 7 -cpu"
+    with pytest.raises(BayesCaffeError, match=said):
+        train_seeds(solver, [2], out=tmp_path / "logs", progress=False, **options)
+    assert (tmp_path / "logs" / "seed-2" / "train.log").is_file()
+    assert not (tmp_path / "seed-2" / "train.log").exists()
+
+
+def test_command_prints_what_samples_all_seeds(tmp_path, capsys, monkeypatch, solver):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", str(solver), "--seeds", "1,7-8", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("  ")[-1].strip() == "mean of draws"
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "7", "8"]
+    models = [str(tmp_path / f"seed-{seed}" / "run_iter_40.caffemodel") for seed in (1, 7, 8)]
+    assert [line.removeprefix("weights  ") for line in lines[4:7]] == models
+    assert lines[-2] == "to draw from all of them:"
+    command = shlex.split(lines[-1])
+    assert command == ["bayescaffe", "sample", *models]
+    assert cli.main(command[1:]) == 0
+    assert "mixture.draws.npz: 102 draws from 3 models of 100 images" in capsys.readouterr().out
+    assert cli.main(["train", str(solver), "--seeds", "8", "--resume", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["seed"] for one in found["trainings"]] == [8]
+    assert found["models"] == models[2:]
+    assert found["sample"] == shlex.join(["bayescaffe", "sample", *models[2:]])
+
+
+def test_no_command_is_shown_that_would_fail(tmp_path, digits, capsys):
+    solver = solver_with_tests(tmp_path, digits, 1, snapshot_format="HDF5")
+    assert cli.main(["train", str(solver), "--seeds", "1-2", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "seed-2/run_iter_1.caffemodel.h5" in out and "bayescaffe sample" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((bad, f"{bad!r} is not seeds, such as 1-5 or 1,3,7-9") for bad in ("5-1", "a", "", "1,")),
+        *((bad, f"{bad!r} is not seeds, such as 1-5 or 1,3,7-9") for bad in ("-1", "1-", "1--3")),
+        ("1-4294967296", "4294967296 is not within 0..4294967295"),
+        ("1-2000", "'1-2000' is more than 1,000 seeds"),
+    ],
+)
+def test_bad_lists_of_seeds_are_named(capsys, text, message):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "solver.prototxt", f"--seeds={text}"])
+    assert stop.value.code == 2
+    assert f"argument --seeds: {message}" in capsys.readouterr().err
+
+
+def test_bad_seeds_are_named(tmp_path, capsys, solver):
+    for seeds, message in (
+        ([], "seeds: at least one seed is needed"),
+        ([1, 2, 1], "seeds: 1 is given twice"),
+        ([0, -1], "seeds: -1 is not within 0..4294967295"),
+        ([2**32], "seeds: 4294967296 is not within"),
+    ):
+        with pytest.raises(BayesCaffeError, match=message):
+            train_seeds(solver, seeds)
+    assert cli.main(["train", str(solver), "--seeds", "1-3,2"]) == 1
+    assert "--seeds: 2 is given twice" in capsys.readouterr().err
+    assert not list(tmp_path.glob("seed-*"))
+
+
+def test_time_left_is_that_of_all_seeds(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    now = 100.0
+    monkeypatch.setattr("bayescaffe.training.view.time.monotonic", lambda: now)
+    parser = training.LogParser()
+    # The second of three seeds, which goes on at iteration 10; the first is done.
+    view = TrainingView(10, 40, True, Share("seed 2", 40, 120))
+    parser.rows.append({"iteration": 20})
+    now = 130.0
+    view.show(parser)
+    view.close()
+    # 10 iterations in 30 s, and 60 of 120 are left.
+    assert "seed 2, iteration 20 of 40: , 03:00 left for all" in caplog.text
+
+
+def test_iterations_that_other_seeds_have_done_are_counted(tmp_path, monkeypatch, solver):
+    train_seeds(solver, [1, 3], progress=False)
+    for path in (tmp_path / "seed-3").glob("run_iter_40.*"):
+        path.unlink()
+    shares = []
+
+    def spy(solver, share, **options):
+        shares.append((share.name, share.others, share.total))
+        return training.train_share(solver, share, **options)
+
+    monkeypatch.setattr("bayescaffe.training.seeds.train_share", spy)
+    train_seeds(solver, [1, 2, 3], resume=True, progress=False)
+    assert shares == [("seed 1", 20, 120), ("seed 2", 60, 120), ("seed 3", 80, 120)]

@@ -196,6 +196,11 @@ def _uncertainty(found: Analysis) -> list[str]:
     }.items():
         other = "" if found.ood is None else f"{found.ood[name]:>12.4f}"
         lines.append(f"  {name:12}{getattr(found, name).mean():>10.4f}{other}   {note}")
+    if found.between_models is not None:
+        between = f"{found.between_models.mean():.4f}"
+        other = "" if found.ood is None else " " * 12
+        note = "the part of epistemic between the models, each taken by its mean"
+        lines.append(f"  {'between':12}{between:>10}{other}   {note}")
     return lines
 
 

@@ -27,6 +27,10 @@ OTHER_NAMES = {
 """Arguments of functions that have another name than the option, by that of the option."""
 
 
+MOST_SEEDS = 1000
+"""What --seeds takes for no slip of the pen."""
+
+
 class CommandParser(argparse.ArgumentParser):
     """The parser of a command.
 
@@ -97,11 +101,16 @@ def add_interval_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_net_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the commands that draw from a net have: the net, and how to draw from it."""
-    add_model_arguments(parser)
+def add_net_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Add what the commands that draw from a net have: the net, and how to draw from it.
+
+    Args:
+        several: take several WEIGHTS, as a list.
+    """
+    add_model_arguments(parser, several)
+    more = "; of several WEIGHTS as many each, or one each if none is random" if several else ""
     parser.add_argument(
-        "--passes", type=count, default=100, metavar="N", help="the number of draws (default: 100)"
+        "--passes", type=count, metavar="N", help=f"the number of draws (default: 100{more})"
     )
     parser.add_argument(
         "--gpu", type=index, metavar="N", help="compute on this GPU (default: on the CPU)"
@@ -113,9 +122,9 @@ def add_net_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add what `read_model` needs."""
-    group = add_definition_arguments(parser)
+    group = add_definition_arguments(parser, several)
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
     )
@@ -132,7 +141,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+def add_file_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add a net and its weights, which may be in one file."""
     parser.add_argument(
         "net",
@@ -144,16 +153,19 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "weights",
         type=Path,
-        nargs="?",
+        nargs="*" if several else "?",
         metavar="WEIGHTS",
-        help="caffemodel of the net (default: the newest snapshot, if NET is a solver)",
+        help="caffemodel of the net (default: the newest snapshot, if NET is a solver)"
+        + ("; several are sampled together" if several else ""),
     )
 
 
-def add_definition_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_definition_arguments(
+    parser: argparse.ArgumentParser, several: bool = False
+) -> argparse._ArgumentGroup:
     """Add what tells a net, its images and its classes; return the group of what nets often tell
     themselves."""
-    add_file_arguments(parser)
+    add_file_arguments(parser, several)
     parser.add_argument(
         "--classes",
         type=Path,
@@ -196,15 +208,7 @@ def add_shape_argument(parser: argparse._ActionsContainer) -> None:
 def resolve_files(args: argparse.Namespace) -> None:
     """Let a solver stand for its net and its newest weights, and let a caffemodel that carries its
     net come alone: what is then in the place of the weights is the first of the images."""
-    from bayescaffe.net.messages import is_caffemodel
-    from bayescaffe.net.messages import read_text as read_prototxt
-    from bayescaffe.net.net_files import is_solver
-    from bayescaffe.training.snapshots import trained_net
-
-    if not args.net.is_file():
-        raise BayesCaffeError(f"{args.net}: no such file")
-    is_alone = is_caffemodel(args.net)
-    is_of_solver = not is_alone and is_solver(read_prototxt(args.net))
+    is_alone, is_of_solver = _kind_of_net(args.net)
     has_no_weights = is_alone or (
         is_of_solver and args.weights and args.weights.suffix not in (".caffemodel", ".h5")
     )
@@ -212,20 +216,60 @@ def resolve_files(args: argparse.Namespace) -> None:
         args.images.insert(0, str(args.weights))
         args.weights = None
     if is_of_solver:
-        net, newest = trained_net(args.net)
-        args.net, args.weights = net, args.weights or newest
+        args.net, (args.weights,) = _files_of_solver(args.net, [args.weights])
+
+
+def read_models(args: argparse.Namespace, image_shape: Shape | None = None) -> list[Model]:
+    """The models of a net and a list of weights, as `resolve_files` and `read_model` read one."""
+    is_alone, is_of_solver = _kind_of_net(args.net)
+    net, weights = args.net, args.weights or [None]
+    if is_of_solver:
+        net, weights = _files_of_solver(net, weights)
+    files = [(net, one) for one in weights]
+    if is_alone:
+        files = [(one, None) for one in (net, *args.weights)]
+    return [_read_model(args, *both, image_shape) for both in files]
+
+
+def _kind_of_net(path: Path) -> tuple[bool, bool]:
+    """Whether NET is a caffemodel that carries it, and whether it is a solver."""
+    from bayescaffe.net.messages import is_caffemodel
+    from bayescaffe.net.messages import read_text as read_prototxt
+    from bayescaffe.net.net_files import is_solver
+
+    if not path.is_file():
+        raise BayesCaffeError(f"{path}: no such file")
+    is_alone = is_caffemodel(path)
+    return is_alone, not is_alone and is_solver(read_prototxt(path))
+
+
+def _files_of_solver(solver: Path, weights: list[Path | None]) -> tuple[Path, list[Path]]:
+    """The net of a solver, and its newest weights in place of None."""
+    from bayescaffe.net.messages import read_message
+    from bayescaffe.training.snapshots import tested_net, trained_net
+
+    if weights == [None]:
+        net, newest = trained_net(solver)
+        return net, [newest]
+    return tested_net(read_message(solver, "SolverParameter")), weights
 
 
 def read_model(args: argparse.Namespace, image_shape: Shape | None = None) -> Model:
     """The model that `add_model_arguments` or `add_definition_arguments` asked for; its images may
     tell their shape."""
+    return _read_model(args, args.net, args.weights, image_shape)
+
+
+def _read_model(
+    args: argparse.Namespace, net: Path, weights: Path | None, image_shape: Shape | None
+) -> Model:
     from bayescaffe.net.messages import read_mean
     from bayescaffe.net.model import Model
 
     options = ("seed", "output", "mc_dropout", "gpu", "scale", "untrained")
     return Model(
-        args.net,
-        args.weights,
+        net,
+        weights,
         image_shape=args.shape or image_shape,
         mean=read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
         **{name: getattr(args, name) for name in options if hasattr(args, name)},
@@ -272,6 +316,21 @@ def indices(text: str) -> str:
         for word in text.split(","):
             index(word)
     return text
+
+
+def seeds(text: str) -> list[int]:
+    """Whole numbers and ranges with commas between them, such as 1,3,7-9."""
+    found: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not seeds, such as 1-5 or 1,3,7-9")
+        numbers = range(seed(first), seed(last) + 1)
+        if len(found) + len(numbers) > MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_SEEDS:,} seeds")
+        found += numbers
+    return found
 
 
 def seed(text: str) -> int:

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,8 @@ images that the net got wrong with every draw of them, calibration, and uncertai
 file and needs no network.
 
 DRAWS names the net, the weights and the data that it was sampled from, and holds their hashes. If
-these files have not changed, the page also shows the images and the uncertainty of each layer.
+these files have not changed, the page also shows the images and the uncertainty of each layer. If
+several models were sampled, it shows the layers of each, and how far the models disagree.
 Options replace these files or add others. No other file is read."""
 
 EPILOG = """\
@@ -128,7 +130,7 @@ def _run(args: argparse.Namespace) -> None:
             name: parse_log(path) if path.suffix == ".log" else read_curve(path)
             for name, path in curves.items()
         },
-        layers=_layers(args, draws.meta),
+        layers=_layers(args, draws.models),
         ood=None if ood is None else analyze(ood, **options),
         images=_images(args, draws),
         baselines={name: analyze(load_draws(path), **options) for name, path in baselines.items()},
@@ -148,13 +150,23 @@ def _named(text: str) -> tuple[str | None, Path]:
     return (name, Path(path)) if separator else (None, Path(text))
 
 
-def _layers(args: argparse.Namespace, meta: dict) -> list[LayerPosterior] | None:
+def _layers(args: argparse.Namespace, models: list[dict]) -> list[LayerPosterior] | None:
     from bayescaffe.net.posterior import inspect
 
     is_asked = args.net is not None or args.weights is not None
     try:
-        net, weights = (getattr(args, key) or _same_file(meta, key) for key in ("net", "weights"))
-        return inspect(net, weights)
+        if args.net is not None and args.weights is not None:
+            return inspect(args.net, args.weights)
+        if is_asked and len(models) > 1:
+            raise BayesCaffeError("the draws are of several models; give both --net and --weights")
+        found = []
+        for number, model in enumerate(models, 1):
+            files = (getattr(args, key) or _same_file(model, key) for key in ("net", "weights"))
+            layers = inspect(*files)
+            if len(models) > 1:
+                layers = [replace(layer, name=f"{layer.name}, model {number}") for layer in layers]
+            found += layers
+        return found
     except (BayesCaffeError, ImportError, OSError) as error:
         if is_asked:
             raise
@@ -162,14 +174,14 @@ def _layers(args: argparse.Namespace, meta: dict) -> list[LayerPosterior] | None
         return None
 
 
-def _same_file(meta: dict, key: str) -> str:
+def _same_file(model: dict, key: str) -> str:
     """The path of a file that the draws name, if it is still the one that was sampled.
 
     Draws may come from anyone, so a path in them alone is no reason to read a file.
     """
     from bayescaffe.common.files import sha256
 
-    path, expected = meta.get(key), meta.get(f"{key}_sha256")
+    path, expected = model[key], model[f"{key}_sha256"]
     if path is None or expected is None:
         raise BayesCaffeError(
             f"the draws do not tell their {key} and its hash; give both --net and --weights"

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import add_net_arguments, read_class_names, read_model, resolve_files
+from bayescaffe.cli.arguments import add_net_arguments, read_class_names, read_models
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ A draw is one network, drawn from the posterior. Draw k of a seed is the same ne
 image, for any number of draws, on every machine. NET is the prototxt that the net was trained with,
 or one for deployment; WEIGHTS is its caffemodel. For a solver, both are known: give it alone. A
 caffemodel from `bayescaffe train` or `bayescaffe pack` carries its net: give it alone, too.
+
+Several WEIGHTS are a mixture of posteriors, or an ensemble if they are of a stock net. The models
+take turns: with M of them, draw k is draw k of the model k mod M, counted from 0. The file names
+all of them. `bayescaffe train --seeds` trains such models.
 
 DATA is an LMDB, a folder of image files (sub-folders included), a text file that names an image
 file in each line, or an .npy or .npz array: images x height x width, or images x channels x height
@@ -39,11 +43,13 @@ examples:
   bayescaffe sample solver.prototxt --out draws.npz         the newest weights, the net's own images
   bayescaffe sample train_test.prototxt lenet.caffemodel              the net's own test images
   bayescaffe sample trained.caffemodel --data photos/                 image files
+  bayescaffe sample seed-1/net.caffemodel seed-2/net.caffemodel       draws of two models, in turns
   bayescaffe sample net.prototxt net.caffemodel --data x.npy --labels y.npy --passes 20 --out x.npz
 
 In Python:
   model = bayescaffe.Model("net.prototxt", "net.caffemodel")
-  draws = bayescaffe.sample(model, images, passes=100)"""
+  draws = bayescaffe.sample(model, images, passes=100)
+  draws = bayescaffe.sample(bayescaffe.Mixture([model, other]), images)"""
 
 
 def register(subparsers, common: argparse.ArgumentParser) -> None:
@@ -56,7 +62,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_net_arguments(parser)
+    add_net_arguments(parser, several=True)
     parser.add_argument(
         "--data", metavar="DATA", help="the images (default: the LMDB of the net's TEST phase)"
     )
@@ -72,7 +78,8 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="the draws file (default: the name of WEIGHTS with .draws.npz, in this directory)",
+        help="the draws file (default: the name of WEIGHTS with .draws.npz, or mixture.draws.npz "
+        "for several, in this directory)",
     )
     parser.set_defaults(run=_run)
 
@@ -80,8 +87,8 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> None:
     from bayescaffe.data.images import open_images
     from bayescaffe.infer.sampling import sample
+    from bayescaffe.net.mixture import mixture
 
-    resolve_files(args)
     class_names = read_class_names(args.classes)
     images = None
     if args.data is not None:
@@ -92,9 +99,11 @@ def _run(args: argparse.Namespace) -> None:
         raise BayesCaffeError("--labels: needs --data; the net's own LMDB has its labels")
     elif args.channels is not None:
         raise BayesCaffeError("--channels: needs --data; the net takes its own LMDB as it is")
-    out = args.out or Path((args.weights or args.net).name).with_suffix(".draws.npz")
+    models = read_models(args, images.shape if images else None)
+    name = models[0].weights.name if len(models) == 1 else "mixture"
+    out = args.out or Path(name).with_suffix(".draws.npz")
     draws = sample(
-        read_model(args, images.shape if images else None),
+        mixture(models),
         images,
         args.passes,
         out=out,
@@ -113,9 +122,11 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
             labels = draws.labels[start : start + part.shape[1]]
             wrong += int((part.mean(axis=0).argmax(axis=-1) != labels).sum())
     seconds = draws.meta["seconds"]
+    models = len(draws.models)
     result = {
         "out": str(out),
         "draws": count,
+        "models": models,
         "images": images,
         "classes": classes,
         "seed": args.seed,
@@ -126,7 +137,8 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
     if args.json:
         print(json.dumps(result))
         return
-    print(f"{out}: {count:,} draws of {images:,} images, {classes} classes")
+    from_models = f" from {models} models" if models > 1 else ""
+    print(f"{out}: {count:,} draws{from_models} of {images:,} images, {classes} classes")
     if wrong is not None:
         print(f"error of the mean prediction: {wrong / images:.2%} ({wrong:,} of {images:,})")
     print(f"time: {seconds:.1f} s, {1e6 * seconds / (count * images):.1f} µs per image and draw")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.frames import is_table
 from bayescaffe.data.image_files import find_images, is_pillow
 from bayescaffe.data.images import Images, ImageSource, open_images
-from bayescaffe.net.model import Model, as_model
+from bayescaffe.net.mixture import Mixture, as_mixture
+from bayescaffe.net.model import Model
 from bayescaffe.stats import intervals
 from bayescaffe.stats.analysis import Analysis, analyze
 from bayescaffe.stats.draws import Draws
@@ -91,11 +91,11 @@ class Prediction:
 
 
 def predict(
-    model: Model | str | os.PathLike,
+    model: Model | Mixture | str | os.PathLike,
     images: File | Sequence[File] | ImageSource,
-    passes: int = 100,
+    passes: int | None = None,
     *,
-    weights: str | os.PathLike | None = None,
+    weights: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
     level: float = 0.95,
     interval: str = "equal-tailed",
     rule: Rule | None = None,
@@ -108,11 +108,13 @@ def predict(
     """Predict the class of images with many draws of a net.
 
     Args:
-        model: a loaded `Model`, or a prototxt; a `Model` takes a seed and other options.
+        model: a loaded `Model`, a `Mixture` of several, or a prototxt; a `Model` takes a seed and
+            other options.
         images: image files, folders of them, the content of image files, images of Pillow, a
             DataFrame with a column `path`, or an array of one image or several (see `open_images`).
-        passes: the number of draws.
-        weights: the caffemodel, if `model` is a prototxt.
+        passes: the number of draws; by default 100, or one of each model for a `Mixture` in which
+            no model is random.
+        weights: the caffemodel, if `model` is a prototxt; several are a `Mixture`.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
         rule: what decides; without it, `Rule()`.
         class_names: a name for each class; by default those of the net's LMDB.
@@ -122,12 +124,12 @@ def predict(
             still predicted. Without it, the error is raised.
         progress: show a progress bar if this takes long and runs on a terminal or in a notebook.
     """
-    check_passes(passes)
-    model = as_model(model, weights)
+    model = as_mixture(model, weights)
+    passes = model.passes_for(passes)
+    passes = model.distinct_draws or passes
     class_names = model.names_for(class_names)
-    if not model.is_random:
+    if passes == 1 and not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
-        passes = 1
     elif few := intervals.too_few_draws(passes, level):
         log.warning("%s", few)
 

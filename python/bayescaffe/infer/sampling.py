@@ -6,7 +6,6 @@ draws = bayescaffe.sample(model, images, passes=100)
 
 import logging
 import os
-import re
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -15,24 +14,24 @@ from pathlib import Path
 import numpy as np
 
 from bayescaffe import __version__
-from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.digests import images_sha256
 from bayescaffe.data.images import Images, ImageSource, open_images
-from bayescaffe.net.model import Model, as_model
+from bayescaffe.net.mixture import Mixture, as_mixture
+from bayescaffe.net.model import Model, NotFiniteError
 from bayescaffe.stats.draws import Draws, load_draws, write_draws
 
 log = logging.getLogger(__name__)
 
 
 def sample(
-    model: Model | str | os.PathLike,
+    model: Model | Mixture | str | os.PathLike,
     images: ImageSource | None = None,
-    passes: int = 100,
+    passes: int | None = None,
     *,
-    weights: str | os.PathLike | None = None,
+    weights: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
     out: str | os.PathLike | None = None,
     labels: str | os.PathLike | np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
@@ -45,10 +44,12 @@ def sample(
     Draw k of a seed is the same network for every image, for any number of draws, on every machine.
 
     Args:
-        model: a loaded `Model`, or a prototxt; a `Model` takes a seed and other options.
+        model: a loaded `Model`, a `Mixture` of several, or a prototxt; a `Model` takes a seed and
+            other options.
         images: see `open_images`; without it, the LMDB that the net reads in phase TEST.
-        passes: the number of draws.
-        weights: the caffemodel, if `model` is a prototxt.
+        passes: the number of draws; by default 100, or one of each model for a `Mixture` in which
+            no model is random.
+        weights: the caffemodel, if `model` is a prototxt; several are a `Mixture`.
         out: the draws file to write; one that is there is replaced when the new one is complete.
             The probabilities are written in place, so they may be larger than memory. Without
             `out` they stay in memory.
@@ -57,7 +58,6 @@ def sample(
             net's LMDB.
         progress: show a progress bar if this runs on a terminal or in a notebook.
     """
-    check_passes(passes)
     if out is not None and not Path(out).parent.is_dir():
         raise BayesCaffeError(f"{out}: cannot be written, there is no directory {Path(out).parent}")
 
@@ -65,7 +65,13 @@ def sample(
         return open_images(data, labels=labels, channels=channels, invert=invert)
 
     source = None if images is None else open_source(images)
-    model = as_model(model, weights, source.shape if source else None)
+    model = as_mixture(model, weights, source.shape if source else None)
+    passes = model.passes_for(passes)
+    if (enough := model.distinct_draws) and passes > enough:
+        equal = (
+            "all draws are equal and one is" if enough == 1 else f"draws repeat and {enough} are"
+        )
+        log.info("%s: no layer is random, so %s enough", model.path, equal)
     class_names = model.names_for(class_names)
     if source is None:
         if model.test_images is None:
@@ -74,9 +80,6 @@ def sample(
         source = open_source(model.test_images)
     source.name_classes(class_names or ())
     model.fit(source)
-    if passes > 1 and not model.is_random:
-        log.info("%s: no layer is random, so all draws are equal and one is enough", model.path)
-
     meta = _meta(model, source, passes, class_names)
     run = _Run(model, source, passes, progress)
     shape = (passes, len(source), model.classes)
@@ -94,15 +97,22 @@ def sample(
 
 
 def _meta(
-    model: Model, source: Images, passes: int, class_names: Sequence[str] | None
+    model: Model | Mixture, source: Images, passes: int, class_names: Sequence[str] | None
 ) -> dict[str, object]:
     """Where draws come from, to be kept with them."""
+    if isinstance(model, Mixture):
+        origin = {
+            "models": [
+                {**_files(one), "is_random": one.is_random, "untrained": one.untrained}
+                for one in model.models
+            ],
+            "model_of_draw": [model.model_of(draw) for draw in range(passes)],
+        }
+    else:
+        origin = _files(model)
     return {
         "seed": model.seed,
-        "net": str(model.path),
-        "weights": str(model.weights),
-        "net_sha256": sha256(model.path),
-        "weights_sha256": sha256(model.weights),
+        **origin,
         "data": str(source.path) if source.path else None,
         "data_sha256": images_sha256(source),
         "passes": passes,
@@ -117,16 +127,19 @@ def _meta(
     }
 
 
-_NOT_FINITE = re.compile(
-    r"of image (?P<image>\d+) in draw (?P<draw>\d+) is .*; the first layer .* is '(?P<layer>.*)'$"
-)
-"""How Caffe says that an output is NaN or infinite."""
+def _files(model: Model) -> dict[str, str]:
+    return {
+        "net": str(model.path),
+        "weights": str(model.weights),
+        "net_sha256": sha256(model.path),
+        "weights_sha256": sha256(model.weights),
+    }
 
 
 class _Run:
     """One `sample`: feeds the net with the images, and checks what it gives."""
 
-    def __init__(self, model: Model, source: Images, passes: int, progress: bool) -> None:
+    def __init__(self, model: Model | Mixture, source: Images, passes: int, progress: bool) -> None:
         self._model, self._source = model, source
         self._passes, self._progress = passes, progress
         self._take = source.in_order()
@@ -152,9 +165,8 @@ class _Run:
             began = time.perf_counter()
             try:
                 self._model.sample_parts(read, count, self._passes, probabilities, show)
-            except BayesCaffeError as error:
-                self._explain(error)
-                raise
+            except NotFiniteError as error:
+                raise BayesCaffeError(self._explain(error)) from error
             seconds = time.perf_counter() - began - self._reading
         return np.concatenate(self._labels) if self._labels else None, seconds
 
@@ -185,18 +197,12 @@ class _Run:
                 *(self._source.path or "array", scale, argument("scale", 1)),
             )
 
-    def _explain(self, error: BayesCaffeError) -> None:
-        """Say of which image the net gave what is no number, if the error is about that."""
-        found = _NOT_FINITE.search(str(error))
-        if not found:
-            return
-        image, draw, layer = int(found["image"]), found["draw"], found["layer"]
-        name = self._source.describe(image)
-        if not np.isfinite(self._images[image - self._start]).all():
-            what = "has pixels that are no numbers (NaN or infinite)"
-        else:
-            what = (
-                f"the net gives a probability that is no number (NaN), in draw {draw}, from layer "
-                f"'{layer}' on; its weights may be too large"
-            )
-        raise BayesCaffeError(f"{name}: {what}") from error
+    def _explain(self, error: NotFiniteError) -> str:
+        """Say of which image the net gave what is no number, and why."""
+        name = self._source.describe(error.image)
+        if not np.isfinite(self._images[error.image - self._start]).all():
+            return f"{name}: has pixels that are no numbers (NaN or infinite)"
+        return (
+            f"{name}: the net gives a probability that is no number (NaN), in draw {error.draw}, "
+            f"from layer '{error.layer}' on; its weights may be too large"
+        )

@@ -1,15 +1,22 @@
 """A net with trained weights, ready for inference."""
 
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bayescaffe.common.checks import check_class_names, check_passes, check_seed
+from bayescaffe.common.checks import (
+    DEFAULT_PASSES,
+    check_class_names,
+    check_passes,
+    check_seed,
+)
 from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.data.interface import Images, Shape
 from bayescaffe.data.lmdb import LmdbImages
@@ -30,8 +37,48 @@ from bayescaffe.net.own_data import lmdb_images, lmdb_source
 
 log = logging.getLogger(__name__)
 
+_NOT_FINITE = re.compile(
+    r"of image (?P<image>\d+) in draw (?P<draw>\d+) is .*; the first layer .* is '(?P<layer>.*)'$"
+)
+"""How Caffe says that an output is NaN or infinite."""
 
-class Model:
+
+class NotFiniteError(BayesCaffeError):
+    """A net gives what is no number."""
+
+    def __init__(self, message: str, image: int, draw: str, layer: str) -> None:
+        """Tell of the image, the name of the draw, and the first layer that gives such numbers."""
+        super().__init__(message)
+        self.image, self.draw, self.layer = image, draw, layer
+
+
+class Sampler:
+    """What `sample` and `predict` draw from. It has `sample_parts`, as `Model` has it."""
+
+    def sample(
+        self,
+        images: np.ndarray,
+        draws: int | Sequence[int],
+        out: np.ndarray | None = None,
+        progress: Callable[[float], object] | None = None,
+    ) -> np.ndarray:
+        """Class probabilities of images in each draw, an array of draws x images x classes.
+
+        Args:
+            images: images x channels x height x width, before the transform (mostly 0 to 255), in
+                the order of `channels`.
+            draws: how many (draws 0, 1, 2, …), or their indices.
+            out: where to write, contiguous float32, such as a memory map.
+            progress: is told the share that is done, 0 to 1; what it raises ends the call.
+        """
+
+        def read(first: int, count: int) -> np.ndarray:
+            return images[first : first + count]
+
+        return self.sample_parts(read, len(images), draws, out, progress)
+
+
+class Model(Sampler):
     """A net with trained weights: images go in, class probabilities come out.
 
         model = Model("train_test.prototxt", "lenet.caffemodel", seed=1)
@@ -138,6 +185,28 @@ class Model:
         """The images in `data`, if it is there."""
         return lmdb_images(self._source)
 
+    @property
+    def resize(self) -> str | None:
+        """How pictures are brought to the size of its images; None if nothing tells."""
+        return self._input.resize
+
+    @property
+    def batch(self) -> int:
+        """How many images the net takes at a time."""
+        return self.caffe_net.blobs[self.caffe_net.inputs[0]].data.shape[0]
+
+    @property
+    def distinct_draws(self) -> int | None:
+        """How many draws differ before they repeat; None if they never do."""
+        return None if self.is_random else 1
+
+    def passes_for(self, passes: int | None) -> int:
+        """This number of draws, by default 100."""
+        if passes is None:
+            return DEFAULT_PASSES
+        check_passes(passes)
+        return passes
+
     def names_for(self, class_names: Sequence[str] | None) -> Sequence[str] | None:
         """These names of the classes if they fit the net, its own if there are none."""
         check_class_names(class_names, self.classes)
@@ -145,33 +214,11 @@ class Model:
 
     def fit(self, images: Images) -> None:
         """Bring images to the size and the order of channels that this net takes."""
-        images.fit(self.image_shape, self.channels, self._input.resize)
+        images.fit(self.image_shape, self.channels, self.resize)
 
     def to_carry(self):
         """What a caffemodel needs to work without other files: an `InferenceParameter`."""
         return to_carry(self._definition, self._chosen_output, self._input)
-
-    def sample(
-        self,
-        images: np.ndarray,
-        draws: int | Sequence[int],
-        out: np.ndarray | None = None,
-        progress: Callable[[float], object] | None = None,
-    ) -> np.ndarray:
-        """Class probabilities of images in each draw, an array of draws x images x classes.
-
-        Args:
-            images: images x channels x height x width, before the transform (mostly 0 to 255), in
-                the order of `channels`.
-            draws: how many (draws 0, 1, 2, …), or their indices.
-            out: where to write, contiguous float32, such as a memory map.
-            progress: is told the share that is done, 0 to 1; what it raises ends the call.
-        """
-
-        def read(first: int, count: int) -> np.ndarray:
-            return images[first : first + count]
-
-        return self.sample_parts(read, len(images), draws, out, progress)
 
     def sample_parts(
         self,
@@ -193,7 +240,7 @@ class Model:
         if out is None:
             out = np.empty((count, images, self.classes), np.float32)
         shape = self.caffe_net.blobs[self.output].data.shape[1:]
-        with caffe_errors(self.path), on_gpu(self._gpu):
+        with _not_finite(), caffe_errors(self.path), on_gpu(self._gpu):
             self.caffe_net.sample(
                 draws,
                 lambda first, count: self._transformed(read(first, count)),
@@ -263,6 +310,19 @@ class Model:
                     f"{path}: has no weights for the layer {name!r} of {self.path}, only for "
                     f"{', '.join(layers) or 'none'}"
                 )
+
+
+@contextlib.contextmanager
+def _not_finite() -> Iterator[None]:
+    """Let an error about what is no number tell the image."""
+    try:
+        yield
+    except BayesCaffeError as error:
+        found = _NOT_FINITE.search(str(error))
+        if found is None:
+            raise
+        image = int(found["image"])
+        raise NotFiniteError(str(error), image, found["draw"], found["layer"]) from error
 
 
 def as_model(

@@ -73,9 +73,11 @@ def report(
         untrained: report on draws even if their net had stock weights, and so no posterior.
     """
     if draws.meta.get("untrained") and not untrained:
+        every = draws.meta.get("models") or [draws.meta]
+        bad = next((one for one in every if one.get("untrained")), draws.meta)
         raise BayesCaffeError(
-            f"the draws are of no posterior: {draws.meta['weights']} has stock weights for "
-            f"Bayesian layers of {draws.meta['net']}. Train the net and sample it, or report "
+            f"the draws are of no posterior: {bad.get('weights')} has stock weights for "
+            f"Bayesian layers of {bad.get('net')}. Train the net and sample it, or report "
             f"the draws as they are with {argument('untrained', True)}"
         )
     names = class_names or draws.meta.get("class_names") or range(analysis.classes)
@@ -159,10 +161,13 @@ def _origin(subject: Subject, command: str | None) -> list[tuple[str, str]]:
     """Where the numbers come from, for the footer."""
     meta = subject.draws.meta
     facts = {"draws": f"{subject.analysis.draws:,}", "seed": meta.get("seed")}
-    for key in ("net", "weights"):
-        digest = meta.get(f"{key}_sha256")
-        if meta.get(key) is not None:
-            facts[key] = f"{meta[key]} (SHA-256 {digest[:16]}…)" if digest else meta[key]
+    models = subject.draws.models
+    for number, model in enumerate(models, 1):
+        for key in ("net", "weights"):
+            path, digest = model[key], model[f"{key}_sha256"]
+            if path is not None:
+                name = key if len(models) == 1 else f"{key} {number}"
+                facts[name] = f"{path} (SHA-256 {digest[:16]}…)" if digest else path
     facts["data"] = meta.get("data")
     facts["drawn"] = meta.get("created")
     drawn_by = meta.get("version")

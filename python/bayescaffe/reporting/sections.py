@@ -48,8 +48,7 @@ def summary(subject: Subject) -> dict[str, Any]:
     """The findings in a few sentences and large numbers."""
     a = subject.analysis
     images = _images(a.images)
-    nets = f"{a.draws:,} networks drawn from the posterior" if subject.has_intervals else "one net"
-    text = [f"This report covers {images} of {a.classes:,} classes, classified by {nets}."]
+    text = [f"This report covers {images} of {a.classes:,} classes, classified by {subject.nets}."]
     tiles = []
 
     def tile(number: str, name: str, more: str) -> None:
@@ -215,12 +214,15 @@ def uncertainty(subject: Subject) -> list[dict[str, Any]]:
     """Histograms of each kind of uncertainty."""
     a = subject.analysis
     found = []
-    for key, name in MEASURES.items() if subject.has_intervals else list(MEASURES.items())[:1]:
+    measures = list(MEASURES.items()) if subject.has_intervals else list(MEASURES.items())[:1]
+    if a.between_models is not None:
+        measures.append(("between_models", "Between the models"))
+    for key, name in measures:
         values = getattr(a, key)
         groups = {"all": values}
         if a.correct is not None:
             groups = {"right": values[a.correct], "wrong": values[~a.correct]}
-        chart = _histogram(key, groups, key)
+        chart = _histogram(key, groups, key.replace("_", " "))
         found.append({"key": key, "name": name, "chart": chart, "mean": float(values.mean())})
     return found
 

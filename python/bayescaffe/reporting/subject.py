@@ -33,6 +33,19 @@ class Subject:
         return self.analysis.draws > 1 and self.draws.meta.get("is_random", True)
 
     @property
+    def nets(self) -> str:
+        """What classified the images."""
+        if not self.has_intervals:
+            return "one net"
+        models = self.draws.meta.get("models") or ()
+        drawn = f"{self.analysis.draws:,} networks drawn from"
+        if not models:
+            return f"{drawn} the posterior"
+        if any(model.get("is_random", True) for model in models):
+            return f"{drawn} the posteriors of {len(models)} trainings"
+        return f"{len(models)} trained networks together"
+
+    @property
     def level(self) -> str:
         """Level of the credible intervals."""
         return f"{100 * self.analysis.level:g}%"

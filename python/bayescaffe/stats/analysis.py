@@ -59,6 +59,8 @@ class Analysis:
     """Mean entropy of a single draw, in nats."""
     epistemic: np.ndarray
     """Mutual information of class and weights, in nats."""
+    between_models: np.ndarray | None = None
+    """The part of it that is mutual information of class and model; None for one model."""
 
     # Without labels these are None or empty.
     labels: np.ndarray | None = None
@@ -118,6 +120,9 @@ class Analysis:
             "entropy": float(self.entropy.mean()),
             "aleatoric": float(self.aleatoric.mean()),
             "epistemic": float(self.epistemic.mean()),
+            "between_models": (
+                None if self.between_models is None else float(self.between_models.mean())
+            ),
             "metrics": self.metrics,
             "table": self.table,
             "risk_at_coverage": risks,
@@ -157,6 +162,7 @@ class Analysis:
             "entropy": self.entropy,
             "aleatoric": self.aleatoric,
             "epistemic": self.epistemic,
+            **({} if self.between_models is None else {"between_models": self.between_models}),
         }
 
     def _named(self, classes: np.ndarray) -> list:
@@ -271,7 +277,7 @@ def _labels(draws: Draws, name: str) -> np.ndarray | None:
     return labels.astype(np.int64)
 
 
-def _names(draws: Draws, key: str, count: int, name: str) -> list[str] | None:
+def _names(draws: Draws, key: str, count: int, name: str) -> list | None:
     names = draws.meta.get(key)
     if names is not None and len(names) != count:
         raise BayesCaffeError(f"{name}: {len(names)} {key} in its meta, expected {count}")
@@ -288,6 +294,7 @@ def _per_image(
 ) -> dict[str, np.ndarray]:
     """The fields of `Analysis` that are computed image by image."""
     parts = []
+    model_of_draw = _names(source, "model_of_draw", len(source.probabilities), name)
     with ProgressBar(source.probabilities.shape[1], "analysing", show=progress, delay=1) as bar:
         for start, chunk in source.parts():
             _check(chunk, name, start)
@@ -306,6 +313,8 @@ def _per_image(
                 "aleatoric": aleatoric,
                 "epistemic": epistemic,
             }
+            if model_of_draw is not None:
+                part["between_models"] = metrics.between_models(chunk, np.array(model_of_draw))
             if labels is not None:
                 wrong = chunk.argmax(axis=-1) != labels[start : start + chunk.shape[1]]
                 part["wrong_draws"] = wrong.mean(axis=0)
@@ -395,8 +404,8 @@ def _differences(draws: Draws, ood: Draws) -> list[str]:
             f"the out-of-distribution images have {ood_count} draws, the others {count}: fewer "
             "draws underestimate epistemic uncertainty"
         )
-    weights = [one.meta.get("weights_sha256") for one in (draws, ood)]
-    if None not in weights and weights[0] != weights[1]:
+    weights = [[model["weights_sha256"] for model in one.models] for one in (draws, ood)]
+    if not any(None in one for one in weights) and weights[0] != weights[1]:
         warnings.append(
             "the out-of-distribution draws come from different weights: the scores compare two nets"
         )

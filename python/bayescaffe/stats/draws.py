@@ -24,6 +24,8 @@ from bayescaffe.common.npz import NpzFile, StoredArray, write_npz
 from bayescaffe.common.packages import import_optional
 from bayescaffe.common.reading import parse_json
 
+MODEL_FILES = ("net", "weights", "net_sha256", "weights_sha256")
+"""What `meta` tells of a model: the paths as given, and the hashes of these files."""
 PART_NUMBERS = 2**18
 """Probabilities processed at a time: a few megabytes with all copies."""
 
@@ -42,7 +44,10 @@ class Draws:
     meta: dict = field(default_factory=dict)
     """Where they come from: seed, net and weights (paths as given), net_sha256, weights_sha256,
     data (absolute path), data_sha256, passes (the number of draws), version, created (UTC),
-    class_names, names (of image files); path, if loaded from a file."""
+    class_names, names (of image files); path, if loaded from a file.
+
+    Of several models, `models` has these four of each, and `model_of_draw` has the index of the
+    model of each draw: draw k of the file is draw k of that model."""
     _stored: StoredArray | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -51,7 +56,19 @@ class Draws:
         labels = "no labels" if self.labels is None else "with labels"
         lines = [f"Draws: {shape} (draws x images x classes), {labels}"]
         known = [key for key in ("path", "net", "weights", "data", "seed") if key in self.meta]
-        return "\n".join(lines + [f"  {key}: {self.meta[key]}" for key in known])
+        lines += [f"  {key}: {self.meta[key]}" for key in known]
+        if self.meta.get("models"):
+            lines.append(f"  models: {', '.join(str(one['weights']) for one in self.models)}")
+        return "\n".join(lines)
+
+    @property
+    def models(self) -> list[dict]:
+        """Where the models come from, one or several: net, weights, net_sha256, weights_sha256;
+        None for what is not known."""
+        return [
+            {key: one.get(key) for key in MODEL_FILES}
+            for one in self.meta.get("models") or [self.meta]
+        ]
 
     def of_images(self, start: int, stop: int) -> np.ndarray:
         """The probabilities of the images from `start` to before `stop`.
@@ -72,8 +89,9 @@ class Draws:
     def to_xarray(self):
         """A DataArray of xarray: the probabilities by draw, image and class.
 
-        Images are named by their files and classes by their names, if these are known; labels are
-        a coordinate. The probabilities are not copied, and what `meta` tells is in `attrs`.
+        Images are named by their files and classes by their names, if these are known. Labels are
+        a coordinate, and so is the model of each draw if there are several. The probabilities are
+        not copied, and what `meta` tells is in `attrs`.
         """
         xarray = import_optional("xarray", "to_xarray")
         draws, images, classes = self.probabilities.shape
@@ -85,6 +103,8 @@ class Draws:
         }
         if self.labels is not None:
             coords["label"] = ("image", self.labels)
+        if self.meta.get("model_of_draw"):
+            coords["model"] = ("draw", self.meta["model_of_draw"])
         facts = {
             key: value for key, value in self.meta.items() if isinstance(value, (str, int, float))
         }
@@ -177,6 +197,7 @@ def load_draws(path: str | os.PathLike) -> Draws:
         )
     labels = None if labels is None else np.array(labels, np.int64)
     _check_meta(meta, path)
+    _check_models(meta, len(probabilities), path)
     return Draws(probabilities, labels, {**meta, "path": str(path)}, stored)
 
 
@@ -188,8 +209,7 @@ _TEXT = (lambda value: isinstance(value, str), "a text")
 _NUMBER = (lambda value: isinstance(value, (int, float)), "a number")
 _NAMES = (_is_names, "a list of texts")
 _EXPECTED = {
-    **dict.fromkeys(("net", "weights", "data", "version", "created", "channels"), _TEXT),
-    **dict.fromkeys(("net_sha256", "weights_sha256", "data_sha256"), _TEXT),
+    **dict.fromkeys((*MODEL_FILES, "data", "version", "created", "channels", "data_sha256"), _TEXT),
     **dict.fromkeys(("seed", "passes", "seconds"), _NUMBER),
     **dict.fromkeys(("names", "class_names"), _NAMES),
 }
@@ -204,3 +224,24 @@ def _check_meta(meta: dict, path: str | os.PathLike) -> None:
                 f"{path}: not a draws file, {name!r} in its meta is {value!r:.100}, expected "
                 f"{expected} or null"
             )
+
+
+def _check_models(meta: dict, draws: int, path: str | os.PathLike) -> None:
+    """Raise if what is said of several models is not whole; both fields may be missing or null."""
+    models, of_draw = meta.get("models"), meta.get("model_of_draw")
+    if models is None and of_draw is None:
+        return
+    if not isinstance(models, list) or not models or not all(isinstance(x, dict) for x in models):
+        raise BayesCaffeError(
+            f"{path}: not a draws file, 'models' in its meta is {models!r:.100}, expected a list "
+            "of objects"
+        )
+    for one in models:
+        _check_meta(one, path)
+    numbers = range(len(models))
+    is_list = isinstance(of_draw, list) and all(isinstance(x, int) for x in of_draw)
+    if not is_list or len(of_draw) != draws or not all(x in numbers for x in of_draw):
+        raise BayesCaffeError(
+            f"{path}: not a draws file, 'model_of_draw' in its meta is {of_draw!r:.100}, expected "
+            f"a number within 0..{len(models) - 1} for each of {draws} draws"
+        )

@@ -118,6 +118,25 @@ def uncertainty(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     return total, aleatoric, np.maximum(total - aleatoric, 0)
 
 
+def between_models(probabilities: np.ndarray, model_of_draw: np.ndarray) -> np.ndarray:
+    """Per image: the mutual information of class and model, in nats; never negative.
+
+    It is the part of the epistemic uncertainty that remains if each model gives its mean
+    probabilities.
+
+    Args:
+        probabilities: draws x images x classes.
+        model_of_draw: a number for each draw; those of the same model have the same.
+    """
+    probabilities = probabilities.astype(np.float64, copy=False)
+    total = entr(probabilities.mean(axis=0)).sum(axis=-1)
+    within = 0
+    for model in np.unique(model_of_draw):
+        own = model_of_draw == model
+        within = within + own.mean() * entr(probabilities[own].mean(axis=0)).sum(axis=-1)
+    return np.maximum(total - within, 0)
+
+
 def auroc(score: np.ndarray, ood_score: np.ndarray) -> float:
     """Chance that an out-of-distribution image scores higher than another; ties count half.
 

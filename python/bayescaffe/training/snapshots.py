@@ -42,7 +42,12 @@ def trained_net(solver_path: str | os.PathLike) -> tuple[Path, Path]:
         raise BayesCaffeError(
             f"{solver_path}: there is no good snapshot {prefix}_iter_*.solverstate{why}"
         )
-    return Path((*solver.test_net, solver.net, solver.train_net)[0]), newest.model
+    return tested_net(solver), newest.model
+
+
+def tested_net(solver) -> Path:
+    """The net of a `SolverParameter` as it is tested, or as it is trained if it is not tested."""
+    return Path((*solver.test_net, solver.net, solver.train_net)[0])
 
 
 def list_states(prefix: Path) -> list[Path]:
@@ -59,6 +64,12 @@ def list_states(prefix: Path) -> list[Path]:
         key=lambda path: (path.stat().st_mtime_ns, _iteration(prefix, path)),
         reverse=True,
     )
+
+
+def newest_iteration(prefix: Path) -> int:
+    """The iteration of the newest solver state with this prefix, by its name; 0 without one."""
+    states = list_states(prefix)
+    return _iteration(prefix, states[0]) if states else 0
 
 
 def newest_snapshot(

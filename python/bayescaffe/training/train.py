@@ -30,7 +30,7 @@ from bayescaffe.training.snapshots import (
     snapshot_prefix,
     training_hash,
 )
-from bayescaffe.training.view import TrainingView
+from bayescaffe.training.view import Share, TrainingView
 from bayescaffe.training.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,23 @@ def train(
         BayesCaffeError: Caffe failed, or the training diverged.
         KeyboardInterrupt: after Ctrl-C, once Caffe has written a snapshot to resume from.
     """
+    options = {"weights": weights, "test_draws": test_draws, "gpu": gpu, "cpu": cpu, "out": out}
+    return train_share(solver, None, resume=resume, progress=progress, **options)
+
+
+def train_share(
+    solver: str | os.PathLike,
+    share: Share | None,
+    *,
+    resume: bool,
+    weights: str | os.PathLike | None,
+    test_draws: int | None,
+    gpu: str | int | None,
+    cpu: bool,
+    out: str | os.PathLike | None,
+    progress: bool,
+) -> TrainingResult:
+    """`train`, as one of several trainings if there is a `share`."""
     solver = Path(solver)
     message = read_message(solver, "SolverParameter")
     if test_draws is not None and test_draws < 1:
@@ -140,7 +157,7 @@ def train(
         for finding in watch.before:
             logger.warning("%s", finding)
         try:
-            return run.run(command, progress)
+            return run.run(command, progress, share)
         finally:
             run.pack()
 
@@ -247,7 +264,7 @@ class _Run:
         self.start_time = self.log_path.stat().st_mtime_ns
         self.watch = watch
 
-    def run(self, command: list[str], progress: bool) -> TrainingResult:
+    def run(self, command: list[str], progress: bool, share: Share | None) -> TrainingResult:
         """Run Caffe to its end; keep, parse and show its log line by line."""
         first = self.start.iteration if self.start else 0
         if self.start:
@@ -255,7 +272,7 @@ class _Run:
         curve = CurveWriter(self.curve_path, self.parser.rows)
         logger.info("$ %s", " ".join(command))
         caffe = CaffeProcess(command)
-        view = TrainingView(first, self.message.max_iter, progress)
+        view = TrainingView(first, self.message.max_iter, progress, share)
         with contextlib.closing(view), caffe.running() as lines:
             for line in lines:
                 for row in self._keep(line):
