@@ -77,9 +77,11 @@ class Grid {
   ~Grid();
   /// False if no device can launch it, as cudaPeekAtLastError will tell.
   bool valid() const { return operation_ != nullptr; }
-  /// A pointer must be one to memory of this device, or null.
+  /// A pointer must be one to memory of this device, or null. So must those in
+  /// a structure; its padding may hold anything, such as half of a pointer.
   template <typename T>
-  void Argument(const T& value) {
+  void Argument(T value) {
+    __builtin_clear_padding(&value);
     ArgumentOfBytes(&value, sizeof(T), false);
   }
   template <typename T>

@@ -293,7 +293,7 @@ void Operation::OpenInside(const void* structure, size_t size, int argument) {
   for (size_t at = 0; at + sizeof(void*) <= size; at += sizeof(void*)) {
     uintptr_t word;
     memcpy(&word, bytes + at, sizeof(word));
-    // It may be numbers, or padding that nobody wrote.
+    // It may be numbers.
     if (IsDeviceMemory(reinterpret_cast<void*>(word))) {
       OpenAllocation(word, argument);
     } else if (IsHostMemory(word)) {

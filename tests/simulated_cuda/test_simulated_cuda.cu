@@ -213,6 +213,12 @@ struct Pointers {
 };
 __global__ void CopyOne(Pointers pointers) { *pointers.to = *pointers.from; }
 
+struct Padded {
+  int* to;
+  int number;  // and four bytes that are nobody's
+};
+__global__ void WriteNumber(Padded padded) { *padded.to = padded.number; }
+
 TEST_F(SimulatedCudaTest, NewMemoryIsNotANumber) {
   DeviceVector<float> x(100);
   for (float value : x.host()) EXPECT_TRUE(std::isnan(value));
@@ -228,6 +234,20 @@ TEST_F(SimulatedCudaTest, KernelsReadAndWrite) {
   EXPECT_EQ(vector<float>{2}, y.host());
   CopyOne<<<1, 1>>>(Pointers{x.data() + 2, y.data()});
   EXPECT_EQ(vector<float>{7}, y.host());
+}
+
+// A number is no half of a pointer whose other half was left in the padding.
+TEST_F(SimulatedCudaTest, PaddingMayHoldAnything) {
+  DeviceVector<int> x(1);
+  int on_host;
+  const int* const pointer = &on_host;
+  Padded padded = {};
+  ASSERT_EQ(offsetof(Padded, number) + sizeof(pointer), sizeof(padded));
+  memcpy(reinterpret_cast<char*>(&padded) + offsetof(Padded, number), &pointer,
+         sizeof(pointer));
+  padded.to = x.data();
+  WriteNumber<<<1, 1>>>(padded);
+  EXPECT_EQ(vector<int>{padded.number}, x.host());
 }
 
 TEST_F(SimulatedCudaTest, AllocatedBytesAreCountedByDevice) {

@@ -27,9 +27,8 @@ struct Delta {
 };
 
 /// What Forward writes for each weight: noise and the weight, 0 and the mean,
-/// the variance, or nothing. (64 bits wide, as padding behind it would hold
-/// what was there before, such as half of a pointer.)
-enum class Write : int64_t { kSample, kMean, kVariance, kNothing };
+/// the variance, or nothing.
+enum class Write { kSample, kMean, kVariance, kNothing };
 template <typename Dtype>
 struct Written {
   Write what = Write::kNothing;
