@@ -47,6 +47,8 @@ class Place:
 
     known: Path = Path("data")
     out: Path = Path("results/suite")
+    """Nets and predictions."""
+    scores: Path = Path("models/suite/scores")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Training:
     settings: Settings
     seed: int
     part: str = "full"
-    """`full`, or `tune`: without the images that are held out."""
+    """`full`, or `tune`: to be measured on images that are held out."""
 
     @classmethod
     def of(
@@ -192,8 +194,7 @@ def _swag_start(task: Task) -> int:
 
 
 def _images(training: Training) -> int:
-    task = training.task
-    return task.images - (task.held_out if training.part == "tune" else 0)
+    return training.task.tuned_on if training.part == "tune" else training.task.images
 
 
 def with_dropout(net: str, ratio: float) -> str:

@@ -140,6 +140,12 @@ def prediction_file(training: Training, method: Method, draws: int, fit: Fit, pl
     return training.folder(place) / f"{', '.join(parts)}.npz"
 
 
+def origin(prediction: Path) -> str:
+    """The commit and the machine of the net that predicted."""
+    with np.load(prediction) as file:
+        return str(file["origin"])
+
+
 def result(
     row: str, method: Method, settings: Settings, fit: Fit, group: int, draws: int, place: Place
 ) -> Measured | None:

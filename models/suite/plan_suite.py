@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -17,7 +18,8 @@ from bayescaffe.common import provenance
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.processes import die_with_parent
 from families import FAMILIES, SWAG_SHARE, Place, Settings, Training
-from methods import METHODS, Fit, Method, predicted, prediction_file, result
+from methods import METHODS, Fit, Method, origin, predicted, prediction_file, result
+from scores import Scores, score
 from tasks import TASKS, Measured
 from trained import is_trained
 from tuning import Tuned, fit, tune
@@ -50,8 +52,9 @@ class Plan:
     jobs: int = 1
 
     def run(self, quiet: bool = False) -> None:
-        """Tune what is not tuned, then train and predict what is not there."""
-        for stage in (self.tuning, self.tuning_after, self.fitting, self.predicting):
+        """Tune what is not tuned, then train, predict and measure what is not there."""
+        stages = (self.tuning, self.tuning_after, self.fitting, self.predicting, self.measuring)
+        for stage in stages:
             run_jobs(list(stage()), self.jobs, quiet)
 
     def estimate(self) -> str:
@@ -116,7 +119,10 @@ class Plan:
     def predicting(self, guess: bool = False) -> Iterator[Job]:
         """A job for each net: train it, then predict by every method that uses it."""
         wanted: dict[Training, dict[str, tuple[Method, Fit]]] = {}
-        for row, method, chosen in self._chosen(guess):
+        for row, name, chosen in self._chosen(guess):
+            if self.is_measured(row, name):
+                continue
+            method = METHODS[name]
             settings = self._settings(row, method, guess)
             for group in range(1, self.groups(method) + 1):
                 for seed in method.seeds(group):
@@ -131,6 +137,57 @@ class Plan:
                 seconds += self._training_seconds(training.row, training.family)
             arguments = (training, list(uses.values()), self.draws, self.place)
             yield Job(str(training), predict_all, arguments, seconds)
+
+    def measuring(self) -> Iterator[Job]:
+        for row in self.rows:
+            for name in self._methods(row):
+                if not self.is_measured(row, name):
+                    yield Job(f"measure {row} {name}", self.measure, (row, name), 5)
+
+    def measure(self, row: str, name: str) -> None:
+        """Write the scores of a method, whose predictions are there."""
+        found, method = self.tuned.fit(row, name), METHODS[name]
+        # What is tempered already stays as it is.
+        temperature = 1.0 if method.is_tempered else found.temperature
+        scores = score(self.results(row, name), temperature)
+        origins = sorted({origin(path) for path in self._predictions(row, name)})
+        facts = {"made of": self._made_of(row, name), "origins": origins}
+        scores.save(self.score_file(row, name), facts)
+
+    # ---- Scores ---------------------------------------------------------------------------------
+
+    def score_file(self, row: str, name: str) -> Path:
+        return self.place.scores / row / f"{name}.npz"
+
+    def is_measured(self, row: str, name: str) -> bool:
+        """Whether the scores of a method are there, of the settings that it has today."""
+        facts = Scores.facts(self.score_file(row, name))
+        return facts is not None and facts["made of"] == self._made_of(row, name)
+
+    def scores(self, row: str, name: str) -> Scores | None:
+        """What a method scores; None if it is not measured."""
+        if not METHODS[name].fits(TASKS[row]) or not self.is_measured(row, name):
+            return None
+        return Scores.read(self.score_file(row, name))
+
+    def origins(self, row: str, name: str) -> list[str]:
+        """The commits and machines of the nets that were measured."""
+        return Scores.facts(self.score_file(row, name))["origins"]
+
+    def _made_of(self, row: str, name: str) -> dict | None:
+        """What decides the scores of a method; other options of its nets are not noticed."""
+        method, task, chosen = METHODS[name], TASKS[row], self.tuned.fit(row, name)
+        settings = self.tuned.settings(row, method.family)
+        if chosen is None or settings is None:
+            return None
+        budget = ("images", "iterations", "base_lr", "decay")
+        return {
+            "settings": asdict(settings),
+            "fit": asdict(chosen),
+            "draws": self.draws,
+            "results": self.groups(method),
+            "row": {field: getattr(task, field) for field in budget},
+        }
 
     # ---- What belongs together ------------------------------------------------------------------
 
@@ -150,6 +207,15 @@ class Plan:
         ]
         return None if any(one is None for one in found) else found
 
+    def _predictions(self, row: str, name: str) -> Iterator[Path]:
+        """The files of `results`."""
+        method, chosen = METHODS[name], self.tuned.fit(row, name)
+        settings = self.tuned.settings(row, method.family)
+        for group in range(1, self.groups(method) + 1):
+            for seed in method.seeds(group):
+                training = Training.of(row, method.family, settings, seed)
+                yield prediction_file(training, method, self.draws, chosen, self.place)
+
     def _methods(self, row: str) -> list[str]:
         return [name for name in self.methods if METHODS[name].fits(TASKS[row])]
 
@@ -159,11 +225,11 @@ class Plan:
         needed = direct | {FAMILIES[name].after for name in direct}
         return [name for name in FAMILIES if name in needed]
 
-    def _chosen(self, guess: bool) -> Iterator[tuple[str, Method, Fit]]:
+    def _chosen(self, guess: bool) -> Iterator[tuple[str, str, Fit]]:
         for row in self.rows:
             for name in self._methods(row):
                 found = self.tuned.fit(row, name)
-                yield row, METHODS[name], Fit() if found is None and guess else found
+                yield row, name, Fit() if found is None and guess else found
 
     def _settings(self, row: str, method: Method, guess: bool) -> Settings:
         found = self.tuned.settings(row, method.family)

@@ -4,11 +4,14 @@ Every measure takes weights of the images: 1 for each gives the measure itself, 
 has it; how often a bootstrap has drawn each gives that of the resample.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from bayescaffe.common.files import scratch_file
 from bayescaffe.stats.metrics import SMALLEST, equal_mass, equal_width
 from comparison import LEVEL, Difference, Measure
 from scipy import optimize, stats
@@ -18,7 +21,7 @@ from tasks import Measured
 FLAGGED = 0.038
 """The share of the images that a person reviews; the paper's net leaves as many to one."""
 BINS = 15
-RESAMPLES = 1000
+RESAMPLES = 500
 
 
 def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
@@ -178,6 +181,40 @@ class Scores:
     """Resamples of the images; the mean over the seeds."""
     wrong: list[np.ndarray]
     """By seed: whether each test image is wrong."""
+    by_strength: dict[str, np.ndarray]
+    """Error and NLL of the images that are shifted: not shifted, then at each strength. The mean
+    over the seeds and the shifts."""
+
+    def save(self, path: Path, facts: dict) -> None:
+        """Write them into an npz file, with facts of where they come from."""
+        arrays = {f"resampled {name}": one for name, one in self.resampled.items()}
+        arrays |= {f"strength {name}": one for name, one in self.by_strength.items()}
+        arrays = {name: one.astype(np.float32) for name, one in arrays.items()}
+        about = json.dumps({"facts": facts, "by_seed": self.by_seed, "images": len(self.wrong[0])})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_file(path) as scratch, scratch.open("wb") as file:
+            wrong = np.packbits(self.wrong, axis=1)
+            np.savez_compressed(file, about=about, wrong=wrong, **arrays)
+
+    @classmethod
+    def read(cls, path: Path) -> "Scores":
+        with np.load(path) as file:
+            about = json.loads(str(file["about"]))
+            wrong = np.unpackbits(file["wrong"], axis=1, count=about["images"]).astype(bool)
+            arrays = {kind: {} for kind in ("resampled", "strength")}
+            for name in file.files:
+                kind, _, measure_ = name.partition(" ")
+                if measure_:
+                    arrays[kind][measure_] = file[name]
+        return cls(about["by_seed"], arrays["resampled"], list(wrong), arrays["strength"])
+
+    @staticmethod
+    def facts(path: Path) -> dict | None:
+        """The facts in a file that `save` wrote; None if it is not there."""
+        if not path.exists():
+            return None
+        with np.load(path) as file:
+            return json.loads(str(file["about"]))["facts"]
 
 
 def score(results: Sequence[Measured], temperature: float, resamples: int = RESAMPLES) -> Scores:
@@ -200,7 +237,22 @@ def score(results: Sequence[Measured], temperature: float, resamples: int = RESA
         found = [measure(one, temperature, weights) for one in results]
         parts.append({name: np.mean([one[name] for one in found], axis=0) for name in found[0]})
     resampled = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return Scores(by_seed, resampled, [one.test.argmax(axis=1) != one.labels for one in results])
+    wrong = [one.test.argmax(axis=1) != one.labels for one in results]
+    return Scores(by_seed, resampled, wrong, _by_strength(results))
+
+
+def _by_strength(results: Sequence[Measured]) -> dict[str, np.ndarray]:
+    lines: dict[str, list] = {}
+    for found in results:
+        if not found.shifted.size:
+            continue
+        shown = found.test[: found.shifted.shape[2]]
+        still = Measured(shown, found.labels, shown[np.newaxis, np.newaxis], found.ood)
+        unshifted, by_image = shifted_by_image(still), shifted_by_image(found)
+        for name, values in by_image.items():
+            line = [unshifted[name].mean(), *values.mean(axis=(0, 2))]
+            lines.setdefault(name, []).append(line)
+    return {name: np.mean(each, axis=0) for name, each in lines.items()}
 
 
 def difference(ours: Scores, theirs: Scores, name: str) -> Difference:

@@ -17,8 +17,8 @@ DESCRIPTION = """\
 Train the nets of every row, predict with every method, and write the suite's part of RESULTS.md.
 
 What tuned.json lacks is tuned first, on held-out training images. You can interrupt it at any time;
-the next call skips what is done. The page has every row and method that is complete in OUT, also
-from earlier calls. Run it from the top of the repository, with the data sets mnist, fashion-mnist
+the next call skips what is done. The page has every row and method that is in SCORES, also from
+earlier calls. Run it from the top of the repository, with the data sets mnist, fashion-mnist
 and cifar10 in DATA."""
 
 EXAMPLES = """\
@@ -66,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("out", "results/suite", "where nets and predictions go"),
         ("page", "RESULTS.md", "the page whose part is replaced"),
         ("tuned", "models/suite/tuned.json", "the file of chosen hyperparameters"),
+        ("scores", "models/suite/scores", "what was measured"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -94,7 +95,7 @@ def _run(args: argparse.Namespace) -> None:
             if name not in known:
                 raise BayesCaffeError(f"--{option} {name}: expected some of {', '.join(known)}")
     plan = Plan(
-        place=Place(args.data, args.out),
+        place=Place(args.data, args.out, args.scores),
         tuned=Tuned.read(args.tuned),
         rows=tuple(args.rows or TASKS),
         methods=tuple(args.methods or METHODS),

@@ -6,9 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from methods import METHODS
-from scores import Scores, difference, shifted_by_image
+from scores import Scores, difference
 from shifts import SHIFTS, STRENGTHS, shifted
-from tasks import Measured
 
 COLOURS = {name: f"C{number}" for number, name in enumerate(METHODS)}
 COLOURS |= {
@@ -20,14 +19,12 @@ COLOURS |= {
 }
 
 
-def page_of_pictures(
-    results: dict[str, dict[str, list[Measured]]], found: dict[str, dict[str, Scores]]
-) -> Figure:
+def page_of_pictures(found: dict[str, dict[str, Scores]]) -> Figure:
     """Of each row: the differences to the stock net, and error and NLL by strength of shift."""
-    drawing = Figure(figsize=(15, 3.6 * len(results) + 0.4), layout="constrained")
-    axes = drawing.subplots(len(results), 3, squeeze=False)
-    for line, (row, by_method) in zip(axes, results.items(), strict=True):
-        _differences(line[0], found[row])
+    drawing = Figure(figsize=(15, 3.6 * len(found) + 0.4), layout="constrained")
+    axes = drawing.subplots(len(found), 3, squeeze=False)
+    for line, (row, by_method) in zip(axes, found.items(), strict=True):
+        _differences(line[0], by_method)
         for place, (name, label) in zip(
             line[1:], (("error", "error, %"), ("nll", "NLL")), strict=True
         ):
@@ -57,17 +54,15 @@ def _differences(axes: Axes, found: dict[str, Scores]) -> None:
     axes.grid(axis="x", alpha=0.3)
 
 
-def _by_strength(axes: Axes, by_method: dict[str, list[Measured]], name: str, label: str) -> None:
+def _by_strength(axes: Axes, by_method: dict[str, Scores], name: str, label: str) -> None:
     """The mean over all shifts and seeds; strength 0 is not shifted."""
     factor = 100 if name == "error" else 1
-    for method, results in by_method.items():
-        lines = [_line(one, name) for one in results if one.shifted.size]
-        if lines:
-            mean = factor * np.mean(lines, axis=0)
+    for method, scores in by_method.items():
+        if name in scores.by_strength:
             style = "-" if METHODS[method].members == 1 else "--"
             axes.plot(
                 (0, *STRENGTHS),
-                mean,
+                factor * scores.by_strength[name],
                 style,
                 color=COLOURS[method],
                 linewidth=2.5 if method.startswith("ours") else 1.5,
@@ -75,13 +70,6 @@ def _by_strength(axes: Axes, by_method: dict[str, list[Measured]], name: str, la
             )
     axes.set(xlabel="strength of the shift", ylabel=label)
     axes.grid(alpha=0.3)
-
-
-def _line(found: Measured, name: str) -> list[float]:
-    shown = found.test[: found.shifted.shape[2]]
-    still = Measured(shown, found.labels, shown[np.newaxis, np.newaxis], found.ood)
-    by_strength = shifted_by_image(found)[name].mean(axis=(0, 2))
-    return [float(shifted_by_image(still)[name].mean()), *by_strength]
 
 
 def shift_examples(images: Sequence[np.ndarray]) -> Figure:

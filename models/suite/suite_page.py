@@ -4,14 +4,13 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from bayescaffe.common import provenance
 from bayescaffe.common.files import scratch_file
 from comparison import bold_best
 from marked_part import SUITE
 from methods import COMPARED, METHODS
 from plan_suite import Plan
-from scores import MEASURES, Scores, difference, mcnemar, score
+from scores import MEASURES, Scores, difference, mcnemar
 from suite_figures import page_of_pictures, shift_examples
 from tasks import TASKS, read_images
 
@@ -24,22 +23,17 @@ Found = dict[str, dict[str, Scores]]
 def write_page(page: Path, plan: Plan) -> list[str]:
     """Replace the suite's part of the page, or add it; return the rows that it has."""
     commit = provenance.commit(Path(__file__).parent)  # before this writes files
-    results = {
-        row: {name: given for name in METHODS if (given := plan.results(row, name))}
-        for row in TASKS
+    found = {
+        row: {name: given for name in METHODS if (given := plan.scores(row, name))} for row in TASKS
     }
     # A row needs something to compare.
-    results = {row: by_method for row, by_method in results.items() if len(by_method) > 1}
-    if not results:
+    found = {row: by_method for row, by_method in found.items() if len(by_method) > 1}
+    if not found:
         return []
-    found = {
-        row: {name: score(given, calibration(plan, row, name)) for name, given in by_method.items()}
-        for row, by_method in results.items()
-    }
     sources = dict.fromkeys(task.source for task in TASKS.values())
     examples = [read_images(plan.place.known / name / "test_lmdb")[0][0] for name in sources]
     for path, figure in (
-        (FIGURE, page_of_pictures(results, found)),
+        (FIGURE, page_of_pictures(found)),
         (SHIFTS_FIGURE, shift_examples(examples)),
     ):
         (page.parent / path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,27 +46,23 @@ def write_page(page: Path, plan: Plan) -> list[str]:
     return list(found)
 
 
-def calibration(plan: Plan, row: str, name: str) -> float:
-    """The temperature of the calibrated NLL; what is tempered already stays as it is."""
-    return 1.0 if METHODS[name].is_tempered else plan.tuned.fit(row, name).temperature
-
-
 def page_text(found: Found, plan: Plan, commit: str) -> str:
     """The Markdown between the marks."""
     count = plan.ensembles
     ensembles = "an ensemble has the seeds 1 to 5"
     if count > 1:
         ensembles = f"the {count} ensembles have the seeds 1 to 5, 6 to 10 and so on"
-    origins = sorted({origin for row in found for origin in _origins(plan, row)})
+    origins = {origin for row in found for name in found[row] for origin in plan.origins(row, name)}
+    where = " and at ".join(sorted(origins))
     return "\n\n".join(
         [
             "## The suite: every method, tuned alike",
             _fill(
-                f"""`make suite` trained and measured these nets at {" and at ".join(origins)}, and
-                wrote this part at commit {commit}. Numbers are the mean ± standard deviation over
-                the seeds 1 to {plan.seeds}, with {plan.draws} draws; {ensembles}.
-                [models/suite](models/suite/README.md) says what the rows, the
-                methods and the columns are. Bold is the best mean of a row."""
+                f"""`make suite` trained and measured these nets at {where}, and wrote this part
+                at commit {commit}. Numbers are the mean ± standard deviation over the seeds 1
+                to {plan.seeds}, with {plan.draws} draws; {ensembles}.
+                [models/suite](models/suite/README.md) says what the rows, the methods and the
+                columns are. Bold is the best mean of a row."""
             ),
             scores_table(found),
             _fill(
@@ -129,16 +119,6 @@ def difference_cell(ours: Scores, theirs: Scores, name: str) -> str:
     if verdict in ("ahead", "behind"):
         words.append(f"**{verdict}**")
     return " ".join(words)
-
-
-def _origins(plan: Plan, row: str) -> set[str]:
-    """Where the predictions of a row were made."""
-    paths = (plan.place.out / "nets" / row / "full").glob("*/seed-*/*.npz")
-    origins = set()
-    for path in paths:
-        with np.load(path) as file:
-            origins.add(str(file["origin"]))
-    return origins
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

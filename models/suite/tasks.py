@@ -17,6 +17,9 @@ from stock_nets import cifar10_quick, lenet, resnet
 SHIFTED_IMAGES = 500
 """Test images that are shifted, the first ones; each shift and strength has the same."""
 OOD_IMAGES = 2000
+HELD_OUT = 5000
+"""Training images that hyperparameters are chosen on; a fifth of them if there are fewer than
+25,000."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,9 @@ class Task:
     base_lr: float = 0.01
     decay: float = 0.0005
     """The weight decay of stock nets, before it is tuned."""
+    has_more: bool = False
+    """Whether the set has more training images than the row uses, so that some of those can be held
+    out. Else the last of the row's own are."""
     is_exchanged: bool = False
     """Train on the set's test images, and test on its training images."""
     is_lenet: bool = False
@@ -46,8 +52,13 @@ class Task:
 
     @property
     def held_out(self) -> int:
-        """Training images that are set aside while hyperparameters are chosen."""
-        return min(5000, self.images // 5)
+        """How many images hyperparameters are chosen on."""
+        return HELD_OUT if self.has_more else min(HELD_OUT, self.images // 5)
+
+    @property
+    def tuned_on(self) -> int:
+        """How many images nets are trained on while hyperparameters are chosen."""
+        return self.images if self.has_more else self.images - self.held_out
 
     @property
     def measured(self) -> int:
@@ -73,13 +84,13 @@ _resnet = partial(_colour, net=resnet8, base_lr=0.05, step=100e-3, look=530e-6)
 TASKS = {
     "mnist-60000": _mnist(60_000, iterations=10_000),
     "mnist-exchanged": _mnist(10_000, iterations=10_000, is_exchanged=True),
-    "mnist-1000": _mnist(1000, iterations=3000),
+    "mnist-1000": _mnist(1000, iterations=3000, has_more=True),
     "fashion-60000": _fashion(60_000, iterations=10_000),
-    "fashion-5000": _fashion(5000, iterations=5000),
+    "fashion-5000": _fashion(5000, iterations=5000, has_more=True),
     "cifar10-quick-50000": _quick(50_000, iterations=8000),
-    "cifar10-quick-5000": _quick(5000, iterations=4000),
+    "cifar10-quick-5000": _quick(5000, iterations=4000, has_more=True),
     "cifar10-resnet8-50000": _resnet(50_000, iterations=8000),
-    "cifar10-resnet8-5000": _resnet(5000, iterations=4000),
+    "cifar10-resnet8-5000": _resnet(5000, iterations=4000, has_more=True),
 }
 
 
@@ -91,19 +102,20 @@ def load(task: Task, part: str, known: Path) -> tuple[Labelled, Labelled]:
     """The images to train on and those to measure on.
 
     Args:
-        part: `full`, with the set's own test images; or `tune`, where the last training images are
-            held out to be measured on, and no test image is seen.
+        part: `full`, with the set's own test images; or `tune`, where other training images are
+            measured on, and no test image is seen.
         known: the folder of the known sets, as `bayescaffe data` writes them.
     """
     names = ("test", "train") if task.is_exchanged else ("train", "test")
     pixels, labels = read_images(known / task.source / f"{names[0]}_lmdb")
     # The test images of MNIST, which `is_exchanged` trains on, are sorted by who wrote them.
-    order = np.random.default_rng(0).permutation(len(labels))[: task.images]
-    pixels, labels = pixels[order], labels[order]
+    order = np.random.default_rng(0).permutation(len(labels))
     if part == "tune":
-        cut = len(labels) - task.held_out
-        return (pixels[:cut], labels[:cut]), (pixels[cut:], labels[cut:])
-    return (pixels, labels), read_images(known / task.source / f"{names[1]}_lmdb")
+        cut = task.tuned_on
+        chosen = order[:cut], order[cut : cut + task.held_out]
+        return tuple((pixels[which], labels[which]) for which in chosen)
+    first = order[: task.images]
+    return (pixels[first], labels[first]), read_images(known / task.source / f"{names[1]}_lmdb")
 
 
 def read_images(lmdb: Path) -> Labelled:

@@ -38,6 +38,7 @@ from scores import (  # noqa: E402
     BINS,
     FLAGGED,
     MEASURES,
+    Scores,
     Weights,
     _auroc,
     best_temperature,
@@ -330,7 +331,7 @@ def small(tmp_path_factory):
     patch.setattr("swag.SNAPSHOTS", 4)
     patch.setattr("families.SNAPSHOTS", 4)
     patch.setattr("swag.NORM_BATCHES", 2)
-    place = Place(folder / "data", folder / "out")
+    place = Place(folder / "data", folder / "out", folder / "scores")
     tuned = Tuned.read(folder / "tuned.json")
     plan = Plan(place, tuned, ("digits",), tuple(METHODS), seeds=2, draws=3, jobs=2)
     plan.run(quiet=True)
@@ -379,6 +380,45 @@ def test_the_rest_of_the_page_stays(small):
     assert (page.parent / "docs/figures/suite.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_was_measured_elsewhere_is_not_measured_again(small, tmp_path):
+    """Without nets and predictions: the scores are in the repository."""
+    plan, page = small
+    text = page.read_text()
+    elsewhere = replace(plan, place=replace(plan.place, out=tmp_path))
+    assert "0 trials of tuning, 0 nets" in elsewhere.estimate()
+    elsewhere.run(quiet=True)
+    write_page(page, elsewhere)
+    assert page.read_text() == text and not list(tmp_path.rglob("*.caffemodel"))
+
+
+def test_scores_are_read_as_they_were_written(tmp_path):
+    found = score([made_up(seed=seed) for seed in (0, 1)], 1.5, resamples=20)
+    found.save(tmp_path / "row/method.npz", {"seed": 3})
+    again = Scores.read(tmp_path / "row/method.npz")
+    assert Scores.facts(tmp_path / "row/method.npz") == {"seed": 3}
+    assert Scores.facts(tmp_path / "row/other.npz") is None
+    assert again.by_seed == found.by_seed
+    assert np.array_equal(again.wrong, found.wrong)
+    for one, other in (
+        (again.resampled, found.resampled),
+        (again.by_strength, found.by_strength),
+    ):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-6)
+
+
+def test_error_by_strength_is_the_mean_over_seeds_and_shifts():
+    seeds = [made_up(seed=seed) for seed in (0, 1)]
+    found = score(seeds, 1, resamples=1).by_strength["error"]
+    labels = [one.labels[:40] for one in seeds]
+    still = [(one.test[:40].argmax(1) != y).mean() for one, y in zip(seeds, labels, strict=True)]
+    third = [
+        (one.shifted[:, 2].argmax(-1) != y).mean() for one, y in zip(seeds, labels, strict=True)
+    ]
+    assert found[[0, 3]] == pytest.approx([np.mean(still), np.mean(third)])
+
+
 def test_both_sides_are_tuned_with_the_same_effort(small):
     assert TRIALS == {"stock": 6, "dropout": 6, "swag": 6, "paper": 1, "bayes": 6}
     plan, _ = small
@@ -392,13 +432,18 @@ def test_both_sides_are_tuned_with_the_same_effort(small):
     assert set(tuned["methods"]) == set(METHODS)
 
 
-def test_tuning_sees_no_test_image(small):
+def test_tuning_sees_no_test_image(small, monkeypatch):
     plan, _ = small
     task = tasks.TASKS["digits"]
     (train_images, _), (held_out, _) = load(task, "tune", plan.place.known)
     (all_images, _), (test, _) = load(task, "full", plan.place.known)
     assert [len(one) for one in (train_images, held_out, all_images, test)] == [240, 60, 300, 150]
     assert (np.concatenate([train_images, held_out]) == all_images).all()
+    # With training images that the row does not use, it is tuned on all that it is trained on.
+    monkeypatch.setattr("tasks.HELD_OUT", 100)
+    (same, _), (others, _) = load(replace(task, has_more=True), "tune", plan.place.known)
+    assert (same == all_images).all() and len(others) == 100
+    assert not {*map(bytes, others)} & {*map(bytes, all_images)}
     (exchanged, _), (measured, _) = load(
         replace(task, images=150, is_exchanged=True), "full", plan.place.known
     )
@@ -424,7 +469,7 @@ def test_a_row_that_was_changed_is_done_again(small, monkeypatch):
     monkeypatch.setitem(tasks.TASKS, "digits", changed)
     # Two seeds of five families; the ensembles have the same.
     assert "10 nets to train" in plan.estimate()
-    assert plan.results("digits", "ours") is None
+    assert plan.results("digits", "ours") is None and plan.scores("digits", "ours") is None
 
 
 def test_nets_are_shared_by_the_methods(small):
