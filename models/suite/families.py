@@ -229,6 +229,6 @@ FAMILIES = {
         after="stock",
     ),
     "paper": Family(write_paper, Settings(), (), is_lenet=True),
-    "bayes": Family(write_bayes, Settings(), (("dropout", (0.5,)), ("strength", (4, 16)), _RATES)),
+    "bayes": Family(write_bayes, Settings(), (("dropout", (0.5,)), ("strength", (0.5, 2)), _RATES)),
 }
 """With the same number of trials for each, but the paper's net, which has its settings."""

@@ -233,6 +233,7 @@ def test_the_text_of_converted_layers(stock):
     tau_init: 0.1
     kl_weight: 0.06
     dataset_size: 60000
+    local_reparametrization: true
   }
 """,
         """\
@@ -250,6 +251,7 @@ def test_the_text_of_converted_layers(stock):
     tau_init: 0.1
     kl_weight: 0.06
     dataset_size: 60000
+    local_reparametrization: true
   }
 """,
     }.items():
@@ -353,6 +355,9 @@ def test_a_solver_its_net_and_its_weights(trained, capsys):
         assert one.bayes_param.dataset_size == 330
         assert one.bayes_param.kl_weight == pytest.approx(kl_weight)
         assert one.bayes_param.tau_init == pytest.approx(0.1)
+        # Images of a batch have noise of their own.
+        noise = one.bayes_param.draws_per_batch, one.bayes_param.local_reparametrization
+        assert noise == ((4, False) if one.name == "conv" else (1, True))
     # The means are the stock weights, and tau is at its start.
     stock = {one.name: one.blobs for one in read_weights(weights)}
     net = pycaffe.Net("out/run.net.prototxt", pycaffe.TRAIN, weights="out/stock.caffemodel")
@@ -368,8 +373,12 @@ def test_a_solver_its_net_and_its_weights(trained, capsys):
 def test_the_rule_for_the_kl_weight():
     # The net of models/lenet keeps its 0.0024 for 60,000 images, about.
     assert starting.kl_weight(60_000, 431_080) == pytest.approx(0.0024, rel=0.02)
-    assert starting.kl_weight(500, 10**6) == pytest.approx(0.017 * 500 / 10**6)
-    assert starting.kl_weight(500, 12) == pytest.approx(1e-6 * 500)
+    # Fewer examples get a stronger prior, up to nine times as strong; more get no weaker one.
+    assert starting.kl_weight(7500, 10**6) == pytest.approx(4 * 0.017 * 7500 / 10**6)
+    assert starting.kl_weight(500, 10**6) == pytest.approx(9 * 0.017 * 500 / 10**6)
+    assert starting.kl_weight(10**6, 10**6) == pytest.approx(0.017)
+    assert starting.kl_weight(500, 12) == pytest.approx(9e-6 * 500)
+    assert pycaffe.default_kl_scale(10**6) == pytest.approx(0.017 / 10**6)
 
 
 def test_weights_are_counted_where_the_shape_is_known(trained):

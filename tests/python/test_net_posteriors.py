@@ -98,6 +98,9 @@ def test_kl_by_default_depends_on_the_weights_of_the_whole_net(tmp_path, digits)
     scales = [one.kl_scale for one in net.posteriors().values()]
     assert scales == [pytest.approx(0.017 / weights)] * 3
     assert scales[0] == pytest.approx(pycaffe.default_kl_scale(weights))
+    few = wide.replace("bayes_param {", "bayes_param { dataset_size: 7500")
+    scales = [one.kl_scale for one in make_net(tmp_path, few).posteriors().values()]
+    assert scales == [pytest.approx(4 * 0.017 / weights)] * 3
     # What is set stays.
     mixed = wide.replace("bayes_param {", "bayes_param { kl_weight: 0.3 dataset_size: 10", 1)
     scales = [one.kl_scale for one in make_net(tmp_path, mixed).posteriors().values()]

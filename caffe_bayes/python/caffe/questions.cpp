@@ -48,10 +48,11 @@ void CheckSolverLimits(const std::string& serialized) {
 }
 
 /// default_kl_scale: what KL is multiplied by where kl_weight is not set, in a
-/// net with so many Bayesian weights.
-double DefaultKLScale(int64_t weights) {
+/// net with so many Bayesian weights and training examples.
+double DefaultKLScale(int64_t weights, int64_t examples) {
   CHECK_GT(weights, 0) << "the number of weights";
-  return bayes::DefaultKLScale(weights);
+  CHECK_GE(examples, 0) << "the number of examples";
+  return bayes::DefaultKLScale(weights, examples);
 }
 
 }  // namespace caffe

@@ -234,6 +234,10 @@ def _make_bayesian(layer, dataset_size: int) -> None:
             delta.name = f"{param.name}_delta"
     layer.bayes_param.dataset_size = dataset_size
     layer.bayes_param.tau_init = starting.TAU_INIT
+    if layer.type == "BayesInnerProduct":
+        layer.bayes_param.local_reparametrization = True
+    elif layer.type in ("BayesConvolution", "BayesDeconvolution"):
+        layer.bayes_param.draws_per_batch = starting.DRAWS_PER_BATCH
 
 
 def _stock_text(one: Prototxt, names: Sequence[str]) -> str:

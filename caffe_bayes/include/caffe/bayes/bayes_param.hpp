@@ -12,7 +12,8 @@ namespace bayes {
 /// What KL is multiplied by where kl_weight is not set: docs/kl.md tells why.
 /// Nets with fewer weights than were measured get the highest value that was.
 /// @param weights how many weights of the net have a posterior
-double DefaultKLScale(int64_t weights);
+/// @param examples how many it is trained on; 0 if that is not known
+double DefaultKLScale(int64_t weights, int64_t examples);
 
 /// Stops with the layer, the field, its value and what is allowed, unless a
 /// layer's bayes_param makes sense.

@@ -75,9 +75,12 @@ void CheckObjective(const BayesParameter& param, const Checker& check) {
 
 }  // namespace
 
-double DefaultKLScale(int64_t weights) {
+double DefaultKLScale(int64_t weights, int64_t examples) {
   const double strength = 0.017, highest = 1e-6;
-  return std::min(strength / weights, highest);
+  const double many = 60000, power = 2. / 3, most = 9;
+  const double for_few = examples > 0 ? std::pow(many / examples, power) : 1;
+  return std::min(strength / weights, highest) *
+         std::min(std::max(for_few, 1.), most);
 }
 
 void CheckBayesParam(const LayerParameter& layer, const LayerTrait& trait,

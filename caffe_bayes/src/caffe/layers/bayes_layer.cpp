@@ -295,8 +295,9 @@ int64_t BayesLayer<Base, Dtype>::num_weights() const {
 
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::OnNetSetUp(int64_t weights) {
-  if (this->layer_param_.bayes_param().has_kl_weight()) return;
-  kl_scale_ = bayes::DefaultKLScale(weights);
+  const BayesParameter& param = this->layer_param_.bayes_param();
+  if (param.has_kl_weight()) return;
+  kl_scale_ = bayes::DefaultKLScale(weights, param.dataset_size());
 }
 
 template <template <typename> class Base, typename Dtype>
