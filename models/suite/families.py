@@ -81,7 +81,7 @@ class Training:
         return place.out / "nets" / self.row / self.part / name / f"seed-{self.seed}"
 
     def data(self, place: Place) -> Path:
-        return prepare(self.task, self.row, self.part, place.known, place.out / "data")
+        return prepare(self.task, self.row, self.part, place.known, place.out / "data", self.seed)
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Written:
     net: Path
     solver: Path
     first: Training | None = None
-    """What is trained before."""
+    """What is trained before, to start from its weights."""
     weights: Path | None = None
-    """A snapshot of that, to start from."""
+    """A snapshot of that, if not its last."""
 
     @property
     def inputs(self) -> str:
@@ -115,8 +115,6 @@ class Family:
     """The family whose chosen settings this one starts from."""
     shares: str = ""
     """The family whose nets these are, tuned for another use."""
-    is_lenet: bool = False
-    """Whether it is for LeNet only."""
 
     @property
     def trials(self) -> int:
@@ -150,6 +148,27 @@ def write_bayes(training: Training, folder: Path, place: Place, options: str = "
         )
     done.nets[0].write_text(text)
     return Written(done.nets[0], done.solver)
+
+
+def write_fine_tuned(training: Training, folder: Path, place: Place) -> Written:
+    """The row's net, from the weights of another row's."""
+    return replace(write_stock(training, folder, place), first=_pretraining(training, "stock"))
+
+
+def write_prior(training: Training, folder: Path, place: Place) -> Written:
+    """The row's net made Bayesian, from the posterior of another row's, which is also its prior."""
+    written, first = write_bayes(training, folder, place), _pretraining(training, "bayes")
+    file = first.folder(place) / f"bayes/net_iter_{first.task.iterations}.caffemodel"
+    message = parse_message(written.net.read_text(), "NetParameter")
+    *others, _ = [layer for layer in message.layer if layer.type.startswith("Bayes")]
+    for layer in others:  # the last is new
+        layer.bayes_param.prior_from = str(file)
+    written.net.write_text(str(message))
+    return replace(written, first=first)
+
+
+def _pretraining(training: Training, family: str) -> Training:
+    return Training.of(training.task.pretrained, family, PRETRAINED, seed=1)
 
 
 def write_paper(training: Training, folder: Path, place: Place) -> Written:
@@ -212,6 +231,8 @@ def with_dropout(net: str, ratio: float) -> str:
     return str(message)
 
 
+PRETRAINED = Settings(dropout=0.5)
+"""Of the nets that others start from."""
 _RATES = ("rate", (0.5, 2))
 _DECAYS = ("strength", (0.25, 4))
 FAMILIES = {
@@ -228,7 +249,11 @@ FAMILIES = {
         (("constant_rate", (0.02, 0.05, 0.2, 0.5, 1)),),
         after="stock",
     ),
-    "paper": Family(write_paper, Settings(), (), is_lenet=True),
+    "paper": Family(write_paper, Settings(), ()),
     "bayes": Family(write_bayes, Settings(), (("dropout", (0.5,)), ("strength", (0.5, 2)), _RATES)),
+    "fine-tuned": Family(write_fine_tuned, Settings(), (("strength", (0, 10, 100)), _RATES)),
+    "prior": Family(
+        write_prior, Settings(strength=100), (("strength", (10, 1000, 10_000)), _RATES)
+    ),
 }
 """With the same number of trials for each, but the paper's net, which has its settings."""

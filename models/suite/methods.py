@@ -13,9 +13,9 @@ import numpy as np
 import swag
 from bayescaffe import Model
 from bayescaffe.stats.metrics import nll
-from families import FAMILIES, Place, Settings, Training
+from families import Place, Settings, Training
 from scores import tempered
-from tasks import Measured, Task, to_measure
+from tasks import Measured, to_measure
 from trained import Trained, is_trained, train
 
 
@@ -89,9 +89,6 @@ class Method:
     """Whether its probabilities are those after temperature scaling."""
     fit_prior: Callable[[Use, np.ndarray, np.ndarray], float] | None = None
 
-    def fits(self, task: Task) -> bool:
-        return task.is_lenet or not FAMILIES[self.family].is_lenet
-
     def seeds(self, group: int) -> range:
         """The seeds of the group-th result, from 1 on: an ensemble has five of its own."""
         return range((group - 1) * self.members + 1, group * self.members + 1)
@@ -105,11 +102,14 @@ METHODS = {
     "laplace": Method("last-layer Laplace", "stock", by_laplace, fit_prior=best_prior),
     "paper": Method("the paper's net", "paper", by_draws),
     "ours": Method("ours", "bayes", by_draws),
+    "fine-tuned": Method("stock, fine-tuned", "fine-tuned", by_net),
+    "prior": Method("ours, from a prior", "prior", by_draws),
     "ensemble": Method("deep ensemble of 5", "stock", by_net, members=5),
     "ours-ensemble": Method("ours, ensemble of 5", "bayes", by_draws, members=5),
 }
 COMPARED = {
-    "ours": tuple(name for name, one in METHODS.items() if one.members == 1 and name != "ours"),
+    "ours": ("stock", "temperature", "mc-dropout", "swag", "laplace", "paper"),
+    "prior": ("stock", "ours", "fine-tuned"),
     "ours-ensemble": ("ensemble",),
 }
 """Ours, and what it is compared with: as many nets each."""
@@ -121,9 +121,8 @@ def predicted(training: Training, method: Method, draws: int, fit: Fit, place: P
     path = prediction_file(training, method, draws, fit, place)
     if not path.exists():
         started = time.monotonic()
-        images = to_measure(
-            training.task, training.row, training.part, place.known, place.out / "data"
-        )
+        where = place.known, place.out / "data"
+        images = to_measure(training.task, training.row, training.part, *where, training.seed)
         use = Use(trained, draws, fit)
         found = images.apply(lambda pixels: method.predict(use, pixels).astype(np.float32))
         found.save(path, seconds=time.monotonic() - started, origin=trained.origin)

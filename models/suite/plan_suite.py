@@ -166,7 +166,7 @@ class Plan:
 
     def scores(self, row: str, name: str) -> Scores | None:
         """What a method scores; None if it is not measured."""
-        if not METHODS[name].fits(TASKS[row]) or not self.is_measured(row, name):
+        if name not in TASKS[row].methods or not self.is_measured(row, name):
             return None
         return Scores.read(self.score_file(row, name))
 
@@ -199,7 +199,7 @@ class Plan:
         """What a method has predicted for a row; None if something is missing."""
         method, chosen = METHODS[name], self.tuned.fit(row, name)
         settings = self.tuned.settings(row, method.family)
-        if chosen is None or settings is None or not method.fits(TASKS[row]):
+        if chosen is None or settings is None or name not in TASKS[row].methods:
             return None
         groups = range(1, self.groups(method) + 1)
         found = [
@@ -217,7 +217,7 @@ class Plan:
                 yield prediction_file(training, method, self.draws, chosen, self.place)
 
     def _methods(self, row: str) -> list[str]:
-        return [name for name in self.methods if METHODS[name].fits(TASKS[row])]
+        return [name for name in self.methods if name in TASKS[row].methods]
 
     def _families(self, row: str) -> list[str]:
         """The families of the methods, and those that they start from."""

@@ -21,6 +21,19 @@ HELD_OUT = 5000
 """Training images that hyperparameters are chosen on; a fifth of them if there are fewer than
 25,000."""
 
+COMMON = (
+    "stock",
+    "temperature",
+    "mc-dropout",
+    "swag",
+    "laplace",
+    "ours",
+    "ensemble",
+    "ours-ensemble",
+)
+OF_LENET = (*COMMON, "paper")
+OF_TRANSFER = ("stock", "ours", "fine-tuned", "prior")
+
 
 @dataclass(frozen=True)
 class Task:
@@ -43,8 +56,10 @@ class Task:
     out. Else the last of the row's own are."""
     is_exchanged: bool = False
     """Train on the set's test images, and test on its training images."""
-    is_lenet: bool = False
-    """Whether the paper has such a net."""
+    methods: tuple[str, ...] = COMMON
+    """The columns that it has."""
+    pretrained: str = ""
+    """Another row, whose nets the fine-tuned ones of this row start from."""
     step: float = 9e-3
     """Seconds of an iteration on one core, roughly, for the time left."""
     look: float = 46e-6
@@ -61,6 +76,12 @@ class Task:
         return self.images if self.has_more else self.images - self.held_out
 
     @property
+    def is_resampled(self) -> bool:
+        """Whether each seed has training images of its own: of so few, the choice matters. Nets of
+        other images make no ensemble, so other rows have the same for all seeds."""
+        return bool(self.pretrained)
+
+    @property
     def measured(self) -> int:
         """About how many images a net is measured on."""
         test = 60_000 if self.is_exchanged else 10_000
@@ -75,9 +96,18 @@ def quick(folder: Path) -> str:
     return text.replace("batch_size: 100", "batch_size: 64", 1)
 
 
+def lenet_for_digits(folder: Path) -> str:
+    """LeNet whose last layer has another name, so that no weights are loaded into it."""
+    return lenet(folder).replace('name: "fc2"', 'name: "digits"')
+
+
 resnet8 = partial(resnet, classes=10, first=(3, 1))
-_mnist = partial(Task, "mnist", net=lenet, ood="fashion-mnist", is_lenet=True)
-_fashion = partial(Task, "fashion-mnist", net=lenet, ood="mnist", is_lenet=True)
+_mnist = partial(Task, "mnist", net=lenet, ood="fashion-mnist", methods=OF_LENET)
+_fashion = partial(Task, "fashion-mnist", net=lenet, ood="mnist", methods=OF_LENET)
+_transfer = partial(
+    Task, "mnist", net=lenet_for_digits, iterations=500, ood="fashion-mnist", has_more=True,
+    methods=OF_TRANSFER, pretrained="fashion-60000",
+)  # fmt: skip
 _colour = partial(Task, "cifar10", ood="shapes")
 _quick = partial(_colour, net=quick, base_lr=0.001, decay=0.004, step=50e-3, look=330e-6)
 _resnet = partial(_colour, net=resnet8, base_lr=0.05, step=100e-3, look=530e-6)
@@ -91,6 +121,8 @@ TASKS = {
     "cifar10-quick-5000": _quick(5000, iterations=4000, has_more=True),
     "cifar10-resnet8-50000": _resnet(50_000, iterations=8000),
     "cifar10-resnet8-5000": _resnet(5000, iterations=4000, has_more=True),
+    "fashion-to-mnist-100": _transfer(100),
+    "fashion-to-mnist-500": _transfer(500),
 }
 
 
@@ -98,10 +130,11 @@ Labelled = tuple[np.ndarray, np.ndarray]
 """Images x channels x height x width, in Caffe's order of colours, and their labels."""
 
 
-def load(task: Task, part: str, known: Path) -> tuple[Labelled, Labelled]:
+def load(task: Task, part: str, known: Path, seed: int = 1) -> tuple[Labelled, Labelled]:
     """The images to train on and those to measure on.
 
     Args:
+        seed: of the net; it matters only where `task.is_resampled`.
         part: `full`, with the set's own test images; or `tune`, where other training images are
             measured on, and no test image is seen.
         known: the folder of the known sets, as `bayescaffe data` writes them.
@@ -109,7 +142,7 @@ def load(task: Task, part: str, known: Path) -> tuple[Labelled, Labelled]:
     names = ("test", "train") if task.is_exchanged else ("train", "test")
     pixels, labels = read_images(known / task.source / f"{names[0]}_lmdb")
     # The test images of MNIST, which `is_exchanged` trains on, are sorted by who wrote them.
-    order = np.random.default_rng(0).permutation(len(labels))
+    order = np.random.default_rng(seed if task.is_resampled else 0).permutation(len(labels))
     if part == "tune":
         cut = task.tuned_on
         chosen = order[:cut], order[cut : cut + task.held_out]
@@ -125,16 +158,16 @@ def read_images(lmdb: Path) -> Labelled:
     return (pixels[:, ::-1] if images.channels == "rgb" else pixels), labels
 
 
-def prepare(task: Task, name: str, part: str, known: Path, out: Path) -> Path:
+def prepare(task: Task, name: str, part: str, known: Path, out: Path, seed: int = 1) -> Path:
     """The folder of the LMDBs that nets are trained on, made if missing."""
-    folder = out / f"{name}-{part}"
+    folder = out / (f"{name}-{part}-{seed}" if task.is_resampled else f"{name}-{part}")
     if (folder / "train_lmdb").exists():
         return folder
     out.mkdir(parents=True, exist_ok=True)
     with scratch_dir(out) as scratch:
         if (folder / "train_lmdb").exists():  # another process was first
             return folder
-        (pixels, labels), measured = load(task, part, known)
+        (pixels, labels), measured = load(task, part, known, seed)
         colours = "bgr" if pixels.shape[1] == 3 else None
         data.from_arrays(
             pixels,
@@ -179,9 +212,9 @@ class Measured:
             return cls(**{name: file[name] for name in cls.__dataclass_fields__})
 
 
-def to_measure(task: Task, name: str, part: str, known: Path, out: Path) -> Measured:
+def to_measure(task: Task, name: str, part: str, known: Path, out: Path, seed: int = 1) -> Measured:
     """The images that nets are measured on. The shifted ones are computed once and kept."""
-    _, (test, labels) = load(task, part, known)
+    _, (test, labels) = load(task, part, known, seed)
     if part == "tune":
         return Measured(test, labels, test[np.newaxis, np.newaxis, :0], test[:0])
     kept = out / f"{name}-measured.npz"

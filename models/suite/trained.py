@@ -5,7 +5,7 @@ import fcntl
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bayescaffe
@@ -38,7 +38,8 @@ def train(training: Training, place: Place) -> Trained:
                 for old in (*folder.glob("*.npz"), *folder.rglob("*_iter_*"), done):
                     old.unlink()
             if written.first:
-                train(written.first, place)
+                first = train(written.first, place)
+                written = replace(written, weights=written.weights or first.weights)
             record = _train(written, folder)
             with scratch_file(done) as scratch:
                 scratch.write_text(json.dumps(record) + "\n")

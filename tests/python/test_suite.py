@@ -28,8 +28,9 @@ import swag  # noqa: E402
 import tasks  # noqa: E402
 from bayescaffe import BayesCaffeError, Model  # noqa: E402
 from bayescaffe.data import from_arrays, prepare_idx  # noqa: E402
+from bayescaffe.net.messages import read_message  # noqa: E402
 from bayescaffe.stats import metrics  # noqa: E402
-from families import FAMILIES, Place, Training  # noqa: E402
+from families import FAMILIES, PRETRAINED, Place, Training  # noqa: E402
 from laplace import LastLayer, features_and_scores  # noqa: E402
 from marked_part import SUITE  # noqa: E402
 from methods import METHODS, mixture  # noqa: E402
@@ -285,8 +286,19 @@ def test_what_shifts_do_to_a_pixel():
 # ---- A small suite ------------------------------------------------------------------------------
 
 SMALL = {
-    "digits": Task("mnist", 300, lenet, 16, "fashion-mnist", base_lr=0.005, is_lenet=True),
+    "digits": Task("mnist", 300, lenet, 16, "fashion-mnist", base_lr=0.005, methods=tasks.OF_LENET),
     "colours": Task("cifar10", 300, partial(resnet, classes=4, stages=(4, 8)), 16, "shapes"),
+    "transfer": Task(
+        "mnist",
+        60,
+        tasks.lenet_for_digits,
+        8,
+        "fashion-mnist",
+        base_lr=0.005,
+        has_more=True,
+        methods=tasks.OF_TRANSFER,
+        pretrained="digits",
+    ),
 }
 
 
@@ -326,6 +338,7 @@ def small(tmp_path_factory):
     for name, family in FAMILIES.items():
         fewer = tuple((field, values[:1]) for field, values in family.choices[:2])
         patch.setitem(FAMILIES, name, replace(family, choices=fewer))
+    patch.setattr("tasks.HELD_OUT", 60)
     patch.setattr("tasks.SHIFTED_IMAGES", 20)
     patch.setattr("tasks.OOD_IMAGES", 30)
     patch.setattr("swag.SNAPSHOTS", 4)
@@ -337,9 +350,10 @@ def small(tmp_path_factory):
     plan.run(quiet=True)
     some = ("stock", "swag", "laplace", "ours")
     replace(plan, rows=("colours",), methods=some).run(quiet=True)
+    replace(plan, rows=("transfer",)).run(quiet=True)
     page = folder / "RESULTS.md"
     page.write_text("# Results\n\nThe paper's.\n")
-    assert write_page(page, plan) == ["digits", "colours"]
+    assert write_page(page, plan) == ["digits", "colours", "transfer"]
     yield plan, page
     patch.undo()
 
@@ -354,7 +368,8 @@ def cells(page: Path, row: str, title: str) -> dict[str, str]:
 
 def test_the_page_has_every_method_and_its_numbers(small):
     plan, page = small
-    for name, method in METHODS.items():
+    columns = {name: METHODS[name] for name in SMALL["digits"].methods}
+    for name, method in columns.items():
         results = plan.results("digits", name)
         assert len(results) == (2 if method.members == 1 else 1)
         wrong = [100 * (one.test.argmax(axis=1) != one.labels).mean() for one in results]
@@ -363,7 +378,7 @@ def test_the_page_has_every_method_and_its_numbers(small):
         assert "–" not in shown.values()
     assert cells(page, "colours", "SWAG")["error, %"]
     for measure_ in MEASURES.values():
-        column = [cells(page, "digits", one.title)[measure_.title] for one in METHODS.values()]
+        column = [cells(page, "digits", one.title)[measure_.title] for one in columns.values()]
         numbers = [float(cell.strip("*").split(" ")[0]) for cell in column]
         best = max(numbers) if measure_.larger_is_better else min(numbers)
         assert [cell.startswith("**") for cell in column] == [number == best for number in numbers]
@@ -420,7 +435,7 @@ def test_error_by_strength_is_the_mean_over_seeds_and_shifts():
 
 
 def test_both_sides_are_tuned_with_the_same_effort(small):
-    assert TRIALS == {"stock": 6, "dropout": 6, "swag": 6, "paper": 1, "bayes": 6}
+    assert TRIALS.pop("paper") == 1 and set(TRIALS.values()) == {6}
     plan, _ = small
     tuned = json.loads(plan.tuned.path.read_text())["rows"]["digits"]
     counts = {name: len(family["trials"]) for name, family in tuned["families"].items()}
@@ -429,7 +444,7 @@ def test_both_sides_are_tuned_with_the_same_effort(small):
         best = min(family["trials"], key=lambda trial: trial["nll"])
         assert family["settings"] == {name: best[name] for name in family["settings"]}
     assert tuned["methods"]["laplace"]["prior_precision"] > 0
-    assert set(tuned["methods"]) == set(METHODS)
+    assert set(tuned["methods"]) == set(SMALL["digits"].methods)
 
 
 def test_tuning_sees_no_test_image(small, monkeypatch):
@@ -448,6 +463,44 @@ def test_tuning_sees_no_test_image(small, monkeypatch):
         replace(task, images=150, is_exchanged=True), "full", plan.place.known
     )
     assert sorted(map(bytes, exchanged)) == sorted(map(bytes, test)) and len(measured) == 400
+
+
+def test_fine_tuned_nets_start_from_those_of_another_row(small):
+    plan, _ = small
+    settings = {"stock": "stock", "fine-tuned": "stock", "bayes": "bayes", "prior": "bayes"}
+
+    def first_weights(training: Training) -> np.ndarray:
+        found = train(training, plan.place)
+        return Model(found.net, found.weights).caffe_net.params["conv1"][0].data.ravel().copy()
+
+    for family, source in settings.items():
+        chosen = plan.tuned.settings("transfer", family)
+        net = first_weights(Training.of("transfer", family, chosen, 2))
+        start = first_weights(Training.of("digits", source, PRETRAINED, 1))
+        likeness = np.corrcoef(net, start)[0, 1]
+        assert likeness > 0.9 if family in ("fine-tuned", "prior") else abs(likeness) < 0.3, family
+
+
+def test_the_posterior_of_another_row_is_the_prior(small):
+    plan, _ = small
+    training = Training.of("transfer", "prior", plan.tuned.settings("transfer", "prior"), 1)
+    net = train(training, plan.place).net
+    layers = read_message(net, "NetParameter").layer
+    given = {one.name: one.bayes_param.prior_from for one in layers if "Bayes" in one.type}
+    assert given.pop("digits") == ""
+    (source,) = set(given.values())
+    start = train(Training.of("digits", "bayes", PRETRAINED, 1), plan.place)
+    assert Path(source) == start.weights and len(given) == 3
+
+
+def test_each_seed_has_few_images_of_its_own(small):
+    plan, _ = small
+    known, task = plan.place.known, tasks.TASKS["transfer"]
+    sets = [{*map(bytes, load(task, "full", known, seed)[0][0])} for seed in (1, 2)]
+    assert len(sets[0] & sets[1]) < 30 and list(map(len, sets)) == [60, 60]
+    for row in ("digits", "colours"):
+        one, other = (load(tasks.TASKS[row], "full", known, seed)[0][0] for seed in (1, 2))
+        assert np.array_equal(one, other)
 
 
 def test_what_is_done_is_not_done_again(small):
