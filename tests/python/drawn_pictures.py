@@ -1,5 +1,11 @@
-"""Pictures of circles, squares and triangles, as a person might have them in a folder."""
+"""Pictures of circles, squares and triangles, as a person might have them in a folder.
 
+    drawn_pictures.py FOLDER COUNT [SEED]
+
+writes COUNT of each into sub-folders of FOLDER.
+"""
+
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +14,9 @@ from PIL import Image, ImageDraw
 SHAPES = ("circle", "square", "triangle")
 
 
-def draw_pictures(folder: Path, count: int, names=SHAPES) -> None:
+def draw_pictures(folder: Path, count: int, names=SHAPES, seed: int = 0) -> None:
     """A sub-folder for each shape with `count` pictures: of many sizes, PNG and JPEG, some grey."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     for shape, name in zip(SHAPES, names, strict=True):
         (folder / name).mkdir(parents=True)
         for number in range(count):
@@ -37,3 +43,7 @@ def draw(shape: str, random: np.random.Generator) -> Image.Image:
     else:
         pen.polygon([(x, box[1]), (box[0], box[3]), (box[2], box[3])], fill=colour)
     return picture
+
+
+if __name__ == "__main__":
+    draw_pictures(Path(sys.argv[1]), int(sys.argv[2]), seed=int((*sys.argv, 0)[3]))

@@ -350,6 +350,13 @@ def test_the_command_prints_a_summary(trained, out, capsys):
     assert draws.meta["seed"] == 2
 
 
+def test_a_folder_in_the_place_of_weights_is_told(trained, tmp_path, capsys):
+    (tmp_path / "photos").mkdir()
+    assert cli.main(["sample", *map(str, (*trained, tmp_path / "photos"))]) == 1
+    told = capsys.readouterr().err
+    assert f"photos: is a folder, not a caffemodel; images are named by --data {tmp_path}" in told
+
+
 def test_the_command_prints_json(trained, images, out, tmp_path, capsys, monkeypatch):
     np.save(tmp_path / "x.npy", images)
     (tmp_path / "names").write_text("null\none\ntwo\nthree\n")

@@ -221,6 +221,11 @@ def resolve_files(args: argparse.Namespace) -> None:
 
 def read_models(args: argparse.Namespace, image_shape: Shape | None = None) -> list[Model]:
     """The models of a net and a list of weights, as `resolve_files` and `read_model` read one."""
+    for path in args.weights:
+        if path.is_dir():
+            raise BayesCaffeError(
+                f"{path}: is a folder, not a caffemodel; images are named by --data {path}"
+            )
     is_alone, is_of_solver = _kind_of_net(args.net)
     net, weights = args.net, args.weights or [None]
     if is_of_solver:
