@@ -1,12 +1,14 @@
 """Hyperparameters, chosen on held-out training images, and the file that keeps them.
 
 Each family gets the same number of trials, one training each: one hyperparameter after the other
-takes its other values, and the one with the lowest NLL stays. Then each method has its temperature,
+takes its other values, and the one with the lowest NLL stays. If that is the largest or the
+smallest, still larger or smaller ones are tried, so that no method is held back by a list. Then each method has its temperature,
 and Laplace its prior, fitted on the same images, with nets that have not seen them.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from trained import train
 
 SEED = 1
 COMMAND = "make suite"
+MOST_BEYOND = 2
+"""Trials of a hyperparameter beyond its list."""
 
 
 @dataclass
@@ -51,6 +55,16 @@ class Tuned:
             scratch.write_text(text + "\n")
 
 
+def beyond(best: float, tried: Sequence[float]) -> float | None:
+    """The next value behind the best, as far from it as the one before; None if it has neighbours
+    on both sides, or is 0."""
+    ordered = sorted(tried)
+    if not best or best not in (ordered[0], ordered[-1]):
+        return None
+    next_to_it = ordered[1] if best == ordered[0] else ordered[-2]
+    return best * best / next_to_it if next_to_it else None
+
+
 def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> dict:
     """The settings with the lowest NLL on held-out images, and that of every trial."""
     method = next(one for one in METHODS.values() if one.family == family)
@@ -69,9 +83,17 @@ def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> di
 
     best = trial(start)
     for name, values in FAMILIES[family].choices:
+        tried = [getattr(best, name), *values]
         for value in values:
             trial(replace(best, **{name: value}))
         best = min(trials, key=trials.get)
+        for _ in range(MOST_BEYOND):
+            value = beyond(getattr(best, name), tried)
+            if name == "dropout" or value is None:
+                break
+            tried.append(value)
+            trial(replace(best, **{name: value}))
+            best = min(trials, key=trials.get)
     return {
         "settings": asdict(best),
         # JSON has no infinity.
