@@ -2,8 +2,9 @@
 
 Each family gets the same number of trials, one training each: one hyperparameter after the other
 takes its other values, and the one with the lowest NLL stays. If that is the largest or the
-smallest, still larger or smaller ones are tried, so that no method is held back by a list. Then each method has its temperature,
-and Laplace its prior, fitted on the same images, with nets that have not seen them.
+smallest, still larger or smaller ones are tried, so that no method is held back by a list. Then
+each method has its temperature, and Laplace its prior, fitted on the same images, with nets that
+have not seen them.
 """
 
 import json
