@@ -17,8 +17,8 @@ from bayescaffe.stats.metrics import nll
 from setups import SETUPS, Setup, prepare
 
 DRAWS = 10
-KL_STRENGTH = 0.017
-"""Of the rule: the KL scale times the number of weights. Runs by another one are not comparable."""
+RULE = "0.017 (60000 / n)^(2/3) / W, noise per image"
+"""Of `convert`. Runs by another one are not comparable."""
 
 
 @dataclass(frozen=True, order=True)
@@ -38,9 +38,9 @@ class Run:
     """The layers that are made Bayesian."""
 
     @property
-    def rule(self) -> float | None:
+    def rule(self) -> str | None:
         """What the KL scale depends on besides."""
-        return None if self.kind == "stock" or self.scale else KL_STRENGTH
+        return None if self.kind == "stock" or self.scale else RULE
 
     @property
     def name(self) -> str:
