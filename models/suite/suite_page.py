@@ -32,13 +32,13 @@ def write_page(page: Path, plan: Plan) -> list[str]:
         return []
     sources = dict.fromkeys(task.source for task in TASKS.values())
     examples = [read_images(plan.place.known / name / "test_lmdb")[0][0] for name in sources]
-    for path, figure in (
-        (FIGURE, page_of_pictures(found)),
-        (SHIFTS_FIGURE, shift_examples(examples)),
+    for path, figure, dpi in (
+        (FIGURE, page_of_pictures(found), 80),
+        (SHIFTS_FIGURE, shift_examples(examples), 50),
     ):
         (page.parent / path).parent.mkdir(parents=True, exist_ok=True)
         with scratch_file(page.parent / path) as scratch:
-            figure.savefig(scratch, format="png", dpi=80)
+            figure.savefig(scratch, format="png", dpi=dpi)
     if not SUITE.of(page):
         text = page.read_text() if page.exists() else ""
         page.write_text(f"{text}\n{SUITE.start}\n{SUITE.end}\n")
