@@ -60,9 +60,9 @@ class Task:
     """The columns that it has."""
     pretrained: str = ""
     """Another row, whose nets the fine-tuned ones of this row start from."""
-    step: float = 9e-3
+    step: float = 20e-3
     """Seconds of an iteration on one core, roughly, for the time left."""
-    look: float = 46e-6
+    look: float = 75e-6
     """Seconds of an image and a draw."""
 
     @property
@@ -111,8 +111,8 @@ _transfer = partial(
     methods=OF_TRANSFER, pretrained="fashion-60000",
 )  # fmt: skip
 _colour = partial(Task, "cifar10", ood="shapes")
-_quick = partial(_colour, net=quick, base_lr=0.01, decay=0.004, step=50e-3, look=330e-6)
-_resnet = partial(_colour, net=resnet8, base_lr=0.05, step=100e-3, look=530e-6)
+_quick = partial(_colour, net=quick, base_lr=0.01, decay=0.004, step=110e-3, look=540e-6)
+_resnet = partial(_colour, net=resnet8, base_lr=0.05, step=220e-3, look=860e-6)
 TASKS = {
     "mnist-60000": _mnist(60_000, iterations=10_000),
     "mnist-exchanged": _mnist(10_000, iterations=10_000, is_exchanged=True),
