@@ -441,8 +441,9 @@ def test_both_sides_are_tuned_with_the_same_effort(small):
     counts = {name: len(family["trials"]) for name, family in tuned["families"].items()}
     assert all(3 <= counts[name] <= 5 for name in ("stock", "bayes", "dropout"))
     for family in tuned["families"].values():
-        best = min(family["trials"], key=lambda trial: trial["nll"])
-        assert family["settings"] == {name: best[name] for name in family["settings"]}
+        (chosen,) = [one for one in family["trials"] if family["settings"].items() <= one.items()]
+        # Two may be equal, as they are rounded.
+        assert chosen["nll"] == min(trial["nll"] for trial in family["trials"])
     assert tuned["methods"]["laplace"]["prior_precision"] > 0
     assert set(tuned["methods"]) == set(SMALL["digits"].methods)
 
