@@ -145,9 +145,18 @@ def origin(prediction: Path) -> str:
         return str(file["origin"])
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a method predicts with its seeds."""
+
+    found: Measured
+    origins: set[str]
+    """Of its nets."""
+
+
 def result(
     row: str, method: Method, settings: Settings, fit: Fit, group: int, draws: int, place: Place
-) -> Measured | None:
+) -> Result | None:
     """What a method predicts with its seeds, from the files that are there; None if one is not."""
     trainings = [Training.of(row, method.family, settings, seed) for seed in method.seeds(group)]
     paths = [prediction_file(training, method, draws, fit, place) for training in trainings]
@@ -158,7 +167,7 @@ def result(
     found = mixture([Measured.read(path) for path in paths])
     if method.is_tempered:
         found = found.apply(lambda given: tempered(given, fit.temperature))
-    return found
+    return Result(found, {origin(path) for path in paths})
 
 
 def mixture(parts: list[Measured]) -> Measured:

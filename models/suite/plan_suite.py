@@ -18,9 +18,9 @@ from bayescaffe.common import provenance
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.processes import die_with_parent
 from families import FAMILIES, SWAG_SHARE, Place, Settings, Training
-from methods import METHODS, Fit, Method, origin, predicted, prediction_file, result
+from methods import METHODS, Fit, Method, Result, predicted, prediction_file, result
 from scores import Scores, score
-from tasks import TASKS, Measured
+from tasks import TASKS
 from trained import is_trained
 from tuning import Tuned, fit, tune
 
@@ -149,8 +149,9 @@ class Plan:
         found, method = self.tuned.fit(row, name), METHODS[name]
         # What is tempered already stays as it is.
         temperature = 1.0 if method.is_tempered else found.temperature
-        scores = score(self.results(row, name), temperature)
-        origins = sorted({origin(path) for path in self._predictions(row, name)})
+        results = self.results(row, name)
+        scores = score([one.found for one in results], temperature)
+        origins = sorted(set().union(*(one.origins for one in results)))
         facts = {"made of": self._made_of(row, name), "origins": origins}
         scores.save(self.score_file(row, name), facts)
 
@@ -195,7 +196,7 @@ class Plan:
         """How many results a method has: one for each seed, or for each ensemble."""
         return self.seeds if method.members == 1 else self.ensembles
 
-    def results(self, row: str, name: str) -> list[Measured] | None:
+    def results(self, row: str, name: str) -> list[Result] | None:
         """What a method has predicted for a row; None if something is missing."""
         method, chosen = METHODS[name], self.tuned.fit(row, name)
         settings = self.tuned.settings(row, method.family)
@@ -206,15 +207,6 @@ class Plan:
             result(row, method, settings, chosen, group, self.draws, self.place) for group in groups
         ]
         return None if any(one is None for one in found) else found
-
-    def _predictions(self, row: str, name: str) -> Iterator[Path]:
-        """The files of `results`."""
-        method, chosen = METHODS[name], self.tuned.fit(row, name)
-        settings = self.tuned.settings(row, method.family)
-        for group in range(1, self.groups(method) + 1):
-            for seed in method.seeds(group):
-                training = Training.of(row, method.family, settings, seed)
-                yield prediction_file(training, method, self.draws, chosen, self.place)
 
     def _methods(self, row: str) -> list[str]:
         return [name for name in self.methods if name in TASKS[row].methods]
