@@ -62,6 +62,12 @@ class Training:
     part: str = "full"
     """`full`, or `tune`: to be measured on images that are held out."""
 
+    @property
+    def trained_on(self) -> str:
+        """The part whose training images it has. If the held-out images are none of the row's own,
+        both parts have the same, and so the same net."""
+        return "tune" if self.task.has_more else self.part
+
     @classmethod
     def of(
         cls, row: str, family: str, settings: Settings, seed: int, part: str = "full"
@@ -78,10 +84,11 @@ class Training:
 
     def folder(self, place: Place) -> Path:
         name = f"{self.family}_{self.settings}"
-        return place.out / "nets" / self.row / self.part / name / f"seed-{self.seed}"
+        return place.out / "nets" / self.row / self.trained_on / name / f"seed-{self.seed}"
 
     def data(self, place: Place) -> Path:
-        return prepare(self.task, self.row, self.part, place.known, place.out / "data", self.seed)
+        where = place.known, place.out / "data"
+        return prepare(self.task, self.row, self.trained_on, *where, self.seed)
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def predicted(training: Training, method: Method, draws: int, fit: Fit, place: P
 
 def prediction_file(training: Training, method: Method, draws: int, fit: Fit, place: Place) -> Path:
     # by_net and by_laplace take no draws from the net.
-    parts = [method.predict.__name__]
+    parts = [training.part, method.predict.__name__]
     if method.predict in (by_draws, by_dropout, by_swag):
         parts.append(f"{draws} draws")
     if fit.prior_precision:

@@ -238,7 +238,7 @@ class Plan:
         return task.iterations * task.step / (SWAG_SHARE if family == "swag" else 1)
 
     def _prediction_seconds(self, training: Training, uses: dict) -> float:
-        folder = self.place.out / "nets" / training.row / training.part
+        folder = self.place.out / "nets" / training.row / training.trained_on
         seconds = 0.0
         for name in uses:
             known = []

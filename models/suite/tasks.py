@@ -56,10 +56,12 @@ class Task:
     out. Else the last of the row's own are."""
     is_exchanged: bool = False
     """Train on the set's test images, and test on its training images."""
+    classes: tuple[int, ...] = ()
+    """Of the set, the only ones that it has, numbered anew; all if empty."""
     methods: tuple[str, ...] = COMMON
     """The columns that it has."""
     pretrained: str = ""
-    """Another row, whose nets the fine-tuned ones of this row start from."""
+    """Another task, whose nets the fine-tuned ones of this row start from."""
     step: float = 20e-3
     """Seconds of an iteration on one core, roughly, for the time left."""
     look: float = 75e-6
@@ -98,17 +100,19 @@ def quick(folder: Path) -> str:
     return text.replace("batch_size: 100", "batch_size: 64", 1)
 
 
-def lenet_for_digits(folder: Path) -> str:
-    """LeNet whose last layer has another name, so that no weights are loaded into it."""
-    return lenet(folder).replace('name: "fc2"', 'name: "digits"')
+def lenet_of_five(folder: Path, last: str = "fc2") -> str:
+    """LeNet with five classes. Weights of a net whose last layer has another name are not loaded
+    into it."""
+    text = lenet(folder).replace("num_output: 10", "num_output: 5")
+    return text.replace('name: "fc2"', f'name: "{last}"')
 
 
 resnet8 = partial(resnet, classes=10, first=(3, 1))
 _mnist = partial(Task, "mnist", net=lenet, ood="fashion-mnist", methods=OF_LENET)
 _fashion = partial(Task, "fashion-mnist", net=lenet, ood="mnist", methods=OF_LENET)
 _transfer = partial(
-    Task, "mnist", net=lenet_for_digits, iterations=500, ood="fashion-mnist", has_more=True,
-    methods=OF_TRANSFER, pretrained="fashion-60000",
+    Task, "mnist", net=partial(lenet_of_five, last="digits"), iterations=500, ood="fashion-mnist",
+    has_more=True, classes=(5, 6, 7, 8, 9), methods=OF_TRANSFER, pretrained="digits-0-4",
 )  # fmt: skip
 _colour = partial(Task, "cifar10", ood="shapes")
 _quick = partial(_colour, net=quick, base_lr=0.01, decay=0.004, step=110e-3, look=540e-6)
@@ -123,8 +127,12 @@ TASKS = {
     "cifar10-quick-5000": _quick(5000, iterations=4000, has_more=True),
     "cifar10-resnet8-50000": _resnet(50_000, iterations=8000),
     "cifar10-resnet8-5000": _resnet(5000, iterations=4000, has_more=True),
-    "fashion-to-mnist-100": _transfer(100),
-    "fashion-to-mnist-500": _transfer(500),
+    "digits-5-9-100": _transfer(100),
+    "digits-5-9-500": _transfer(500),
+    # No row: the nets that the two before it start from.
+    "digits-0-4": Task(
+        "mnist", 30_000, lenet_of_five, 5000, "fashion-mnist", classes=(0, 1, 2, 3, 4), methods=()
+    ),
 }
 
 
@@ -142,7 +150,7 @@ def load(task: Task, part: str, known: Path, seed: int = 1) -> tuple[Labelled, L
         known: the folder of the known sets, as `bayescaffe data` writes them.
     """
     names = ("test", "train") if task.is_exchanged else ("train", "test")
-    pixels, labels = read_images(known / task.source / f"{names[0]}_lmdb")
+    pixels, labels = _of_classes(task, known / task.source / f"{names[0]}_lmdb")
     # The test images of MNIST, which `is_exchanged` trains on, are sorted by who wrote them.
     order = np.random.default_rng(seed if task.is_resampled else 0).permutation(len(labels))
     if part == "tune":
@@ -150,7 +158,16 @@ def load(task: Task, part: str, known: Path, seed: int = 1) -> tuple[Labelled, L
         chosen = order[:cut], order[cut : cut + task.held_out]
         return tuple((pixels[which], labels[which]) for which in chosen)
     first = order[: task.images]
-    return (pixels[first], labels[first]), read_images(known / task.source / f"{names[1]}_lmdb")
+    test = _of_classes(task, known / task.source / f"{names[1]}_lmdb")
+    return (pixels[first], labels[first]), test
+
+
+def _of_classes(task: Task, lmdb: Path) -> Labelled:
+    pixels, labels = read_images(lmdb)
+    if not task.classes:
+        return pixels, labels
+    kept = np.isin(labels, task.classes)
+    return pixels[kept], np.searchsorted(task.classes, labels[kept])
 
 
 def read_images(lmdb: Path) -> Labelled:

@@ -33,7 +33,7 @@ from bayescaffe.stats import metrics  # noqa: E402
 from families import FAMILIES, PRETRAINED, Place, Training  # noqa: E402
 from laplace import LastLayer, features_and_scores  # noqa: E402
 from marked_part import SUITE  # noqa: E402
-from methods import METHODS, mixture  # noqa: E402
+from methods import METHODS, Fit, mixture, prediction_file  # noqa: E402
 from plan_suite import Job, Plan, run_jobs  # noqa: E402
 from scores import (  # noqa: E402
     BINS,
@@ -291,11 +291,12 @@ SMALL = {
     "transfer": Task(
         "mnist",
         60,
-        tasks.lenet_for_digits,
+        partial(tasks.lenet_of_five, last="digits"),
         8,
         "fashion-mnist",
         base_lr=0.005,
         has_more=True,
+        classes=(5, 6, 7, 8, 9),
         methods=tasks.OF_TRANSFER,
         pretrained="digits",
     ),
@@ -512,6 +513,34 @@ def test_each_seed_has_few_images_of_its_own(small):
         assert np.array_equal(one, other)
 
 
+def test_a_row_with_other_images_to_hold_out_trains_each_net_once(small):
+    """The net that was tuned is the one that is tested."""
+    plan, _ = small
+    chosen = plan.tuned.settings("transfer", "bayes")
+    tuned, tested = (Training.of("transfer", "bayes", chosen, 1, one) for one in ("tune", "full"))
+    assert tuned.folder(plan.place) == tested.folder(plan.place)
+    files = [prediction_file(one, METHODS["ours"], 3, Fit(), plan.place) for one in (tuned, tested)]
+    sizes = [len(Measured.read(file).test) for file in files]
+    _, (test, _) = load(tasks.TASKS["transfer"], "full", plan.place.known)
+    assert sizes == [60, len(test)] and len(test) != 60
+    # The others hold out images of their own.
+    folders = [Training.of("digits", "bayes", chosen, 1, one).folder(plan.place)
+               for one in ("tune", "full")]  # fmt: skip
+    assert folders[0] != folders[1]
+
+
+def test_a_row_may_have_some_classes_of_a_set(small):
+    plan, _ = small
+    known, task = plan.place.known, tasks.TASKS["transfer"]
+    everything = tasks.read_images(known / "mnist/train_lmdb")
+    label_of = dict(zip(map(bytes, everything[0]), everything[1], strict=True))
+    for part in ("tune", "full"):
+        for pixels, labels in load(task, part, known):
+            assert set(labels) == set(range(5))
+            if part == "tune":
+                assert [label_of[bytes(one)] - 5 for one in pixels] == list(labels)
+
+
 def test_what_is_done_is_not_done_again(small):
     plan, _ = small
     made = {
@@ -538,7 +567,7 @@ def test_nets_are_shared_by_the_methods(small):
     plan, _ = small
     settings = plan.tuned.settings("digits", "stock")
     folder = Training.of("digits", "stock", settings, 1).folder(plan.place)
-    names = {path.name.split(",")[0].removesuffix(".npz") for path in folder.glob("*.npz")}
+    names = {path.stem.split(", ")[1] for path in folder.glob("*.npz")}
     assert {"by_net", "by_laplace"} <= names
     assert Training.of("digits", "dropout", settings, 1).folder(plan.place) == folder
 
