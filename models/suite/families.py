@@ -29,8 +29,10 @@ class Settings:
 
     rate: float = 1
     """Times the base_lr of the row."""
-    strength: float = 1
-    """Times the weight decay of the row, or times the kl_weight of `bayescaffe convert`."""
+    decay: float = 1
+    """Times the weight decay of the row."""
+    kl: float = 1
+    """Times the kl_weight of `bayescaffe convert`."""
     dropout: float = 0
     """The ratio of a Dropout layer before the last layer; 0 for none."""
     constant_rate: float = 0
@@ -132,7 +134,7 @@ def write_stock(training: Training, folder: Path, place: Place) -> Written:
     """The row's net. It keeps a snapshot that SWAG starts from."""
     task = training.task
     text = with_dropout(task.net(training.data(place)), training.settings.dropout)
-    decay = task.decay * training.settings.strength
+    decay = task.decay * training.settings.decay
     written = _write(training, folder, text, task.iterations, decay, POLY)
     with written.solver.open("a") as file:
         print(f"snapshot: {_swag_start(task)}", file=file)
@@ -146,7 +148,7 @@ def write_bayes(training: Training, folder: Path, place: Place, options: str = "
     text = done.nets[0].read_text()
 
     def stronger(found: re.Match) -> str:
-        return f"kl_weight: {float(found[1]) * training.settings.strength:.4g} {options}"
+        return f"kl_weight: {float(found[1]) * training.settings.kl:.4g} {options}"
 
     text, count = re.subn(r"\bkl_weight: (\S+)", stronger, text)
     if count != len(done.layers):
@@ -190,7 +192,7 @@ def write_swag(training: Training, folder: Path, place: Place) -> Written:
     stock = replace(training, family="stock", settings=replace(settings, constant_rate=0))
     text = with_dropout(task.net(training.data(place)), settings.dropout)
     iterations = task.iterations - _swag_start(task)
-    decay, rate = task.decay * settings.strength, settings.constant_rate
+    decay, rate = task.decay * settings.decay, settings.constant_rate
     written = _write(training, folder, text, iterations, decay, 'lr_policy: "fixed"', rate)
     with written.solver.open("a") as file:
         print(f"snapshot: {max(1, iterations // SNAPSHOTS)}", file=file)
@@ -241,7 +243,7 @@ def with_dropout(net: str, ratio: float) -> str:
 PRETRAINED = Settings(dropout=0.5)
 """Of the nets that others start from."""
 _RATES = ("rate", (0.5, 2))
-_DECAYS = ("strength", (0.25, 4))
+_DECAYS = ("decay", (0.25, 4))
 FAMILIES = {
     "stock": Family(write_stock, Settings(), (("dropout", (0.5,)), _DECAYS, _RATES)),
     "dropout": Family(
@@ -257,10 +259,12 @@ FAMILIES = {
         after="stock",
     ),
     "paper": Family(write_paper, Settings(), ()),
-    "bayes": Family(write_bayes, Settings(), (("dropout", (0.5,)), ("strength", (0.5, 2)), _RATES)),
-    "fine-tuned": Family(write_fine_tuned, Settings(), (("strength", (0, 10, 100)), _RATES)),
-    "prior": Family(
-        write_prior, Settings(strength=100), (("strength", (10, 1000, 10_000)), _RATES)
+    "bayes": Family(
+        write_bayes,
+        Settings(),
+        (("dropout", (0.5,)), ("decay", (4,)), ("rate", (2,)), ("kl", (0.5, 2))),
     ),
+    "fine-tuned": Family(write_fine_tuned, Settings(), (("decay", (0, 10, 100)), _RATES)),
+    "prior": Family(write_prior, Settings(kl=100, decay=0), (("kl", (1, 10, 1000)), _RATES)),
 }
 """With the same number of trials for each, but the paper's net, which has its settings."""

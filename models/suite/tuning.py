@@ -26,6 +26,8 @@ SEED = 1
 COMMAND = "make suite"
 MOST_BEYOND = 2
 """Trials of a hyperparameter beyond its list."""
+MOST_TRIALS = 10
+"""Of a family, with those beyond its lists."""
 
 
 @dataclass
@@ -83,14 +85,16 @@ def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> di
         return settings
 
     best = trial(start)
+    left = FAMILIES[family].trials - 1  # of the lists
     for name, values in FAMILIES[family].choices:
         tried = [getattr(best, name), *values]
         for value in values:
             trial(replace(best, **{name: value}))
         best = min(trials, key=trials.get)
+        left -= len(values)
         for _ in range(MOST_BEYOND):
             value = beyond(getattr(best, name), tried)
-            if name == "dropout" or value is None:
+            if name == "dropout" or value is None or len(trials) + left >= MOST_TRIALS:
                 break
             tried.append(value)
             trial(replace(best, **{name: value}))

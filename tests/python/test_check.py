@@ -18,7 +18,6 @@ from bayescaffe import BayesCaffeError, Model, analyze, check, report, sample  #
 from bayescaffe.cli import main  # noqa: E402
 
 GOOD = "dataset_size: 330 kl_weight: 1e-5"
-DECAY_OFF = "param { decay_mult: 0 } param { decay_mult: 0 }"
 
 PLACES = 'bottom: "map" bottom: "labels" top: "loss"'
 FOUR_PLACES = """
@@ -114,19 +113,6 @@ def test_mistakes_are_found(here, digits, old, new, expected):
     found = findings(text.replace(old, new, 1))
     assert re.match(expected, found[0]), found
     assert len(found) == 1
-
-
-def test_weight_decay_beside_a_prior(here, digits):
-    text = small_net(digits, GOOD)
-    assert check(write_solver(here, text, 5)).findings == []
-    (found,) = check(write_solver(here, text, 5, weight_decay=0.004)).findings
-    assert found.severity == "warning"
-    assert found.text.startswith("weight_decay is 0.004, and the prior of conv, hidden, out decays")
-    text = text.replace("bayes_param", f"{DECAY_OFF} bayes_param")
-    assert check(write_solver(here, text, 5, weight_decay=0.004)).findings == []
-    text = text.replace("param { decay_mult: 0 } param", "param { decay_mult: 1 } param", 1)
-    (found,) = check(write_solver(here, text, 5, weight_decay=0.004)).findings
-    assert "the prior of conv decays" in found.text
 
 
 def test_kl_that_dwarfs_the_loss(here, digits):

@@ -142,8 +142,6 @@ def test_a_list_of_numbers_is_replaced_as_a_whole_or_the_text_is_written_anew():
     assert "dim: 3" in changed
 
 
-def test_blocks_and_names():
+def test_names():
     assert prototext.field_names(NET) == {"name", "layer"}
     assert prototext.field_names("a: {") == set()
-    found = [(i, NET[slice(*span)].strip()) for i, span in prototext.blocks(NET, "layer", "param")]
-    assert found == [(0, "lr_mult: 1")]

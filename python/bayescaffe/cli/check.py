@@ -19,10 +19,10 @@ DESCRIPTION = """\
 Look for mistakes in a net or a solver, without training.
 
 Prints the shapes, parameters and memory of the net, and one line for each finding, with what to
-change: fields and layers that Caffe does not know, a dataset_size that differs from the data,
-weight decay beside a prior, a Bayesian layer that does not learn, a kl_weight that makes KL dwarf
-the loss, stock weights in place of a posterior, tau that has run away or is at its floor, layers
-that make the images of a batch depend on each other."""
+change: fields and layers that Caffe does not know, a dataset_size that differs from the data, a
+Bayesian layer that does not learn, a kl_weight that makes KL dwarf the loss, stock weights in place
+of a posterior, tau that has run away or is at its floor, layers that make the images of a batch
+depend on each other."""
 
 EXAMPLES = """\
 examples:

@@ -13,11 +13,11 @@ Make a stock net Bayesian.
 
 NET is a prototxt for training or for deployment, or a solver. The folder --out gets the Bayesian
 prototxt, a solver and, with --weights, a caffemodel to start from. Each layer that is converted
-gets `Bayes` before its type and a `bayes_param`. Its prior takes the place of weight decay, so its
-decay_mult becomes 0. Its kl_weight is the default for the number of Bayesian weights of the net and
-of training examples (docs/kl.md tells the rule). In training, each image gets noise of its own in
-inner products, and each quarter of a batch in convolutions. Everything else, comments and layout
-included, stays as it is. A net in an old format is upgraded first, and loses its comments.
+gets `Bayes` before its type and a `bayes_param`. Its kl_weight is the default for the number of
+Bayesian weights of the net and of training examples (docs/kl.md tells the rule). In training, each
+image gets noise of its own in inner products, and each quarter of a batch in convolutions.
+Everything else stays as it is, comments, layout and weight decay included. A net in an old format
+is upgraded first, and loses its comments.
 
 By default all layers are converted that can be, without those that are frozen by lr_mult: 0."""
 

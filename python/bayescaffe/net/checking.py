@@ -182,7 +182,6 @@ def _hint(name: str, known: Sequence[str]) -> str:
 def _check_layers(found: Check, files: NetFiles) -> None:
     """Report what the prototxts alone tell."""
     one = files.nets[0]
-    decay = files.solver.message.weight_decay if files.solver else 0
     records = train_records(one.message)
     layers = [layer for layer in layers_of_phase(one.message, TRAIN) if is_bayesian(layer)]
     sizes = {layer.name: layer.bayes_param.dataset_size for layer in layers}
@@ -195,24 +194,10 @@ def _check_layers(found: Check, files: NetFiles) -> None:
             found.add(
                 "warning", one.path, text + f"has {count:,} records; set dataset_size: {count}"
             )
-    decayed, frozen = [], []
     for layer in layers:
-        count = stock_blobs(layer)
-        means = list(layer.param[:count])
-        if decay and (len(means) < count or any(param.decay_mult for param in means)):
-            decayed.append(layer.name)
-        if any(param.lr_mult == 0 for param in layer.param[: 2 * count]):
-            frozen.append(layer.name)
-    if decayed:
-        found.add(
-            "warning",
-            files.solver.path,
-            f"weight_decay is {decay:g}, and the prior of {_listed(decayed)} decays their weights "
-            "already; set decay_mult: 0 in each param of their weights and biases",
-        )
-    for name in frozen:
-        text = "a parameter of this Bayesian layer has lr_mult: 0 and does not learn; remove it, or"
-        found.add("warning", _place(one, name), f"{text} make the layer stock")
+        if any(param.lr_mult == 0 for param in layer.param[: 2 * stock_blobs(layer)]):
+            text = "a parameter of this Bayesian layer has lr_mult: 0 and does not learn; remove it"
+            found.add("warning", _place(one, layer.name), f"{text}, or make the layer stock")
 
 
 def _check_stored(found: Check, one: Prototxt, weights: Path) -> None:

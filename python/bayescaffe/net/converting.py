@@ -7,7 +7,6 @@ the caffemodel.
 """
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -35,11 +34,8 @@ from bayescaffe.net.net_files import (
 )
 from bayescaffe.net.new_data import with_data
 from bayescaffe.net.new_solver import new_solver
-from bayescaffe.net.prototext import blocks, update
+from bayescaffe.net.prototext import update
 from bayescaffe.net.shapes import count_parameters
-
-_STOCK_DECAY = "# decay_mult of the stock layer:"
-"""Before the decay_mult of each `param` that the stock layer had; `-` where it was not set."""
 
 
 @dataclass(frozen=True)
@@ -193,32 +189,22 @@ def _with_sharers(able: dict, names: list[str], notes: list[str]) -> list[str]:
 def _bayesian_text(
     one: Prototxt, names: Sequence[str], dataset_size: int | None, kl_weight: float | None
 ) -> str:
-    """The text of a net with its layers made Bayesian, each with a comment for the way back.
+    """The text of a net with its layers made Bayesian.
 
     A net for deployment has no dataset_size: it is not trained, so KL and the rates of its
     parameters do not matter.
     """
     after = type(one.message)()
     after.CopyFrom(one.message)
-    comments = {}
-    for number, layer in enumerate(after.layer):
+    for layer in after.layer:
         if layer.name not in names or not has_bayesian_form(layer):
             continue
-        decays = [_decay_text(param) for param in layer.param]
         layer.type = bayesian_type(layer)
         if kl_weight is not None:
             layer.bayes_param.kl_weight = kl_weight
         if dataset_size is not None:
             _make_bayesian(layer, dataset_size)
-            comments[number] = " ".join([_STOCK_DECAY, *decays])
-    text = update(one.text, one.message, after, one.path)
-    for number, (start, _) in reversed(list(blocks(text, "layer", "bayes_param"))):
-        if number in comments:
-            # Behind the bracket if fields follow in its line, else in a line of its own.
-            space = re.match(r"\n\s*", text[start:])
-            comment = space[0] + comments[number] if space else f"  {comments[number]}\n"
-            text = text[:start] + comment + text[start:]
-    return text
+    return update(one.text, one.message, after, one.path)
 
 
 def _make_bayesian(layer, dataset_size: int) -> None:
@@ -226,9 +212,8 @@ def _make_bayesian(layer, dataset_size: int) -> None:
     # Entries beyond the layer's blobs, which Caffe ignores, would become those of delta.
     del layer.param[count:]
     while len(layer.param) < count:
-        layer.param.add(lr_mult=1)
+        layer.param.add()  # empty, so that the way back knows it
     for param in list(layer.param):
-        param.decay_mult = 0  # the prior is in its place
         delta = layer.param.add(lr_mult=starting.DELTA_LR_MULT)
         if param.name:
             delta.name = f"{param.name}_delta"
@@ -244,38 +229,21 @@ def _stock_text(one: Prototxt, names: Sequence[str]) -> str:
     """The text of a net with its Bayesian layers made stock."""
     after = type(one.message)()
     after.CopyFrom(one.message)
-    decays = _noted_decays(one.text)
-    for number, layer in enumerate(after.layer):
+    for layer in after.layer:
         if layer.name in names and is_bayesian(layer):
-            _make_stock(layer, decays.get(number))
+            _make_stock(layer)
     return update(one.text, one.message, after, one.path)
 
 
-def _make_stock(layer, decays: list[str] | None) -> None:
+def _make_stock(layer) -> None:
     if len(data_tops(layer)) < len(layer.top):  # the KL
         del layer.loss_weight[len(data_tops(layer)) :]
         layer.top.pop()
     layer.type = stock_type(layer)
     layer.ClearField("bayes_param")
-    del layer.param[stock_blobs(layer) if decays is None else len(decays) :]
-    for param, decay in zip(layer.param, decays or (), strict=False):
-        if decay == "-":
-            param.ClearField("decay_mult")
-        else:
-            param.decay_mult = float(decay)
-
-
-def _decay_text(param) -> str:
-    return f"{param.decay_mult:g}" if param.HasField("decay_mult") else "-"
-
-
-def _noted_decays(text: str) -> dict[int, list[str]]:
-    """What the comments of an earlier conversion say, by the number of the layer."""
-    found = {}
-    for number, (start, end) in blocks(text, "layer", "bayes_param"):
-        if note := re.search(rf"{re.escape(_STOCK_DECAY)}([^\n]*)", text[start:end]):
-            found[number] = note[1].split()
-    return found
+    del layer.param[stock_blobs(layer) :]
+    while layer.param and not layer.param[-1].ListFields():
+        layer.param.pop()
 
 
 # ---- Data and solver ----------------------------------------------------------------------------

@@ -90,19 +90,6 @@ def unknown_fields(text: str, descriptor) -> Iterator[tuple[int, str, str, list[
         return
 
 
-def blocks(text: str, outer: str, inner: str) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Each message `inner` in a message `outer`: the number of the outer one, and where the content
-    of the inner one stands."""
-    try:
-        fields = parse(text)
-    except _NotFound:
-        return
-    for number, field in enumerate(field for field in fields if field.name == outer):
-        for part in field.fields or ():
-            if part.name == inner and part.fields is not None:
-                yield number, part.value
-
-
 def _parse_fields(tokens: Sequence[re.Match], position: int) -> tuple[list[Field], int]:
     """The fields from a token on, and the position of the token behind them."""
     fields = []
