@@ -257,6 +257,27 @@ vector<Case> Lrns() {
   return cases;
 }
 
+vector<Case> Concats() {
+  return {
+      {"type: 'Concat'", {{2, 3, 4, 5}, {2, 1, 4, 5}, {2, 4, 4, 5}}, 1},
+      {"type: 'Concat' concat_param { axis: 0 }", {{2, 3}, {5, 3}}, 1},
+      {"type: 'Concat' concat_param { axis: 2 }",
+       {{300, 2, 2, 5}, {300, 2, 7, 5}},
+       1},
+      // More in a row than one thread takes at a time.
+      {"type: 'Concat'", {{2, 3, 70, 70}, {2, 2, 70, 70}}, 1},
+  };
+}
+
+vector<Case> Splits() {
+  vector<Case> cases;
+  for (int tops : {1, 2, 3, 5}) {
+    cases.push_back({"type: 'Split'", {{3, 7}}, tops});
+    cases.push_back({"type: 'Split'", {{3, 7000}}, tops});
+  }
+  return cases;
+}
+
 vector<Case> BayesLayers() {
   const string bayes =
       " bayes_param { kl_weight: 2 dataset_size: 100 prior_std: 1 }";
@@ -285,8 +306,9 @@ vector<Case> BayesLayers() {
 
 vector<Case> All() {
   vector<Case> all;
-  for (const auto& cases : {Convolutions(), InnerProducts(), Poolings(),
-                            Relus(), Softmaxes(), Lrns()}) {
+  for (const auto& cases :
+       {Convolutions(), InnerProducts(), Poolings(), Relus(), Softmaxes(),
+        Lrns(), Concats(), Splits()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

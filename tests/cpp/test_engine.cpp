@@ -113,6 +113,48 @@ TYPED_TEST(EngineTest, PoolingIsUpstreams) {
   }
 }
 
+// These two have no engine field: what they compute is plain to see.
+TYPED_TEST(EngineTest, ConcatCopies) {
+  for (const Case& c : Concats()) {
+    SCOPED_TRACE(Describe(c));
+    Trial<TypeParam> trial(c);
+    trial.ForwardBackward();
+    const Blob<TypeParam>& top = *trial.top(0);
+    const int axis = Param(c).concat_param().axis();
+    const int row = top.count(axis);
+    int at = 0;
+    for (int i = 0; i < c.bottoms.size(); ++i) {
+      const Blob<TypeParam>& bottom = *trial.bottom(i);
+      const int size = bottom.count(axis);
+      for (int n = 0; n < top.count(0, axis); ++n) {
+        EXPECT_TRUE(std::equal(bottom.cpu_data() + n * size,
+                               bottom.cpu_data() + (n + 1) * size,
+                               top.cpu_data() + n * row + at));
+        EXPECT_TRUE(std::equal(bottom.cpu_diff() + n * size,
+                               bottom.cpu_diff() + (n + 1) * size,
+                               top.cpu_diff() + n * row + at));
+      }
+      at += size;
+    }
+    EXPECT_EQ(row, at);
+  }
+}
+
+TYPED_TEST(EngineTest, SplitAddsGradients) {
+  for (const Case& c : Splits()) {
+    SCOPED_TRACE(Describe(c));
+    Trial<TypeParam> trial(c);
+    const Results<TypeParam> results = trial.ForwardBackward();
+    Numbers<TypeParam> sum = trial.Diff(*trial.top(0));
+    for (int i = 1; i < c.tops; ++i) {
+      for (int j = 0; j < sum.size(); ++j) {
+        sum[j] += trial.top(i)->cpu_diff()[j];
+      }
+    }
+    ExpectSameBits<TypeParam>({{"gradient", sum, 0}}, {results.back()});
+  }
+}
+
 TYPED_TEST(EngineTest, ReluIsUpstreams) {
   this->ExpectLikeUpstream(Relus(), 0);
 }
@@ -203,18 +245,18 @@ TYPED_TEST(EngineTest, LrnOfInfinityAndNaN) {
 }
 
 // Scales from where numbers have no exponent of their own to the largest. The
-// numbers of a blob are of about one size: from sums over channels that fall, as
-// upstream makes them, rounding leaves little.
+// numbers of a blob are of about one size: from sums over channels that fall,
+// as upstream makes them, rounding leaves little.
 TYPED_TEST(EngineTest, LrnOfSmallAndLargeNumbers) {
   for (const Case& c : Lrns()) {
     for (double scale : {0.0, 1e-20, 1e-3, 1e5, 1e15}) {
-      this->ExpectLikeUpstream(
-          c, this->Tolerance(), false, [=](Blob<TypeParam>* bottom) {
-            TypeParam* x = bottom->mutable_cpu_data();
-            for (int i = 0; i < bottom->count(); ++i) {
-              x[i] = x[i] > 0 ? scale : -1.5 * scale;
-            }
-          });
+      this->ExpectLikeUpstream(c, this->Tolerance(), false,
+                               [=](Blob<TypeParam>* bottom) {
+                                 TypeParam* x = bottom->mutable_cpu_data();
+                                 for (int i = 0; i < bottom->count(); ++i) {
+                                   x[i] = x[i] > 0 ? scale : -1.5 * scale;
+                                 }
+                               });
     }
   }
 }

@@ -181,8 +181,10 @@ TYPED_TEST(EngineArraysTest, ConvolutionStaysInsideOfItsArrays) {
 
 // Layers that compute with the arrays of their blobs as they are.
 TYPED_TEST(EngineArraysTest, LayersStayInsideOfTheirArrays) {
-  vector<Case> cases = Poolings();
-  for (const Case& c : Lrns()) cases.push_back(c);
+  vector<Case> cases;
+  for (const auto& more : {Poolings(), Lrns(), Concats(), Splits()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   for (const Case& c : cases) {
     SCOPED_TRACE(Describe(c));
     const Results<TypeParam> expected = Trial<TypeParam>(c).ForwardBackward();
@@ -196,7 +198,10 @@ TYPED_TEST(EngineArraysTest, LayersStayInsideOfTheirArrays) {
         std::copy(from, from + count, arrays.back()->data());
         memory->set_cpu_data(arrays.back()->data());
       };
-      vector<Blob<TypeParam>*> blobs = {trial.bottom(0)};
+      vector<Blob<TypeParam>*> blobs;
+      for (int i = 0; i < c.bottoms.size(); ++i) {
+        blobs.push_back(trial.bottom(i));
+      }
       for (int i = 0; i < c.tops; ++i) blobs.push_back(trial.top(i));
       for (Blob<TypeParam>* blob : blobs) {
         guard(blob->count(), blob->data().get());
