@@ -244,8 +244,8 @@ vector<Case> Lrns() {
   for (const auto& image : images) {
     for (const char* region : {"ACROSS_CHANNELS", "WITHIN_CHANNEL"}) {
       for (const char* options :
-           {"", "alpha: 0.0001", "local_size: 1", "local_size: 3 alpha: 5",
-            "local_size: 7 beta: 0.5 k: 2", "local_size: 3 beta: 1 k: 0.01",
+           {"", "alpha: 0.0001", "local_size: 1", "local_size: 3 alpha: 2",
+            "local_size: 7 beta: 0.5 k: 2", "alpha: 0.1 beta: 1 k: 0.2",
             "beta: 2.5", "beta: -0.3", "beta: 0", "alpha: 0"}) {
         cases.push_back({string("type: 'LRN' lrn_param { norm_region: ") +
                              region + " " + options + " }",

@@ -71,12 +71,12 @@ bool LRNLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   }
   const engine::Normalization<Dtype> norm = {size_, alpha_, beta_, 1};
   Dtype* average = pool_output_.mutable_cpu_data();
+  const ptrdiff_t size = windows.padded_size();
   engine::ParallelGroups(
-      num_ * channels_, plane, [&](ptrdiff_t first, int count) {
+      num_ * channels_, size, [&](ptrdiff_t first, int count) {
         const ptrdiff_t at = first * plane;
         const int n = count * plane;
-        const engine::Scratch<Dtype> squares(n);
-        const engine::Scratch<Dtype> padded(count * windows.padded_size());
+        const engine::Scratch<Dtype> squares(n), padded(count * size);
         for (int i = 0; i < n; ++i) squares[i] = x[at + i] * x[at + i];
         kernels.average_pool(windows, count, squares, padded, average + at);
         kernels.lrn_within(norm, n, x + at, average + at, y + at);
@@ -103,7 +103,8 @@ bool LRNLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
                                                k_};
     const Dtype* scale = scale_.cpu_data();
     ParallelPixels(num_, channels_, plane, [&](ptrdiff_t at, int n) {
-      const engine::Scratch<Dtype> scratch((size_ + 2) * n);
+      const ptrdiff_t kept = std::min(size_, channels_);
+      const engine::Scratch<Dtype> scratch((kept + 2) * n);
       kernels.lrn_across_gradient(norm, channels_, plane, n, x + at, scale + at,
                                   y + at, dy + at, dx + at, scratch);
     });
@@ -111,13 +112,13 @@ bool LRNLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
   }
   const engine::Normalization<Dtype> norm = {size_, alpha_, beta_, 1};
   const Dtype* average = pool_output_.cpu_data();
+  const ptrdiff_t size = windows.gradient().padded_size();
   engine::ParallelGroups(
-      num_ * channels_, plane, [&](ptrdiff_t first, int count) {
+      num_ * channels_, size, [&](ptrdiff_t first, int count) {
         const ptrdiff_t at = first * plane;
         const int n = count * plane;
         const engine::Scratch<Dtype> daverage(n), dsquares(n);
-        const engine::Scratch<Dtype> padded(count *
-                                            windows.gradient().padded_size());
+        const engine::Scratch<Dtype> padded(count * size);
         kernels.lrn_within_gradient(norm, n, x + at, average + at, dy + at,
                                     daverage, dx + at);
         kernels.average_pool_gradient(windows, count, daverage, padded,

@@ -39,10 +39,11 @@ bool PoolingLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   Dtype* mask_data = mask ? top[1]->mutable_cpu_data() : nullptr;
   const ptrdiff_t in = windows.input_size(), out = windows.output_size();
   const int planes = bottom[0]->num() * channels_;
-  engine::ParallelGroups(planes, in, [&](ptrdiff_t first, int count) {
+  const ptrdiff_t size = windows.padded_size();
+  engine::ParallelGroups(planes, size, [&](ptrdiff_t first, int count) {
     const engine::Kernels<Dtype>& kernels = engine::BestKernels<Dtype>();
-    const engine::Scratch<Dtype> padded(
-        windows.are_inside() ? 0 : count * windows.padded_size());
+    const engine::Scratch<Dtype> padded(windows.are_inside() ? 0
+                                                             : count * size);
     const Dtype* from = x + first * in;
     Dtype* to = y + first * out;
     if (!maxima) {
@@ -73,13 +74,13 @@ bool PoolingLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
   const Dtype* mask_data = mask ? top[1]->cpu_data() : nullptr;
   const ptrdiff_t in = windows.input_size(), out = windows.output_size();
   const int planes = bottom[0]->num() * channels_;
-  engine::ParallelGroups(planes, in, [&](ptrdiff_t first, int count) {
+  const ptrdiff_t size = windows.gradient().padded_size();
+  engine::ParallelGroups(planes, size, [&](ptrdiff_t first, int count) {
     const engine::Kernels<Dtype>& kernels = engine::BestKernels<Dtype>();
     const Dtype* from = dy + first * out;
     Dtype* to = dx + first * in;
     if (!maxima) {
-      const engine::Scratch<Dtype> padded(count *
-                                          windows.gradient().padded_size());
+      const engine::Scratch<Dtype> padded(count * size);
       kernels.average_pool_gradient(windows, count, from, padded, to);
     } else if (!mask) {
       kernels.max_pool_gradient(windows, count, from, places + first * out, to);

@@ -111,7 +111,8 @@ inline void LrnChannelGradient(int n, T factor, T beta, const T* x,
 }
 
 // dx = dy s^-beta - 2 alpha beta x (the sum of dy y / s over `size` channels).
-// `scratch` is for (size + 2) n numbers.
+// `scratch` is for 2 n numbers, and n for each of `size` channels or as many as
+// there are.
 template <typename T>
 void LrnAcrossGradient(const Normalization<T>& norm, int channels,
                        ptrdiff_t distance, int n, const T* x, const T* scale,

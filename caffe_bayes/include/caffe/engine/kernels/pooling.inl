@@ -25,9 +25,12 @@ struct Largest {
   typedef typename VectorOf<T, lanes>::type Vector;
   typedef decltype(Vector{} < Vector{}) Places;
 
-  Vector value = Broadcast<lanes>(static_cast<T>(-FLT_MAX));
-  Places place = Places{} - 1;
+  Vector value;
+  Places place;
 
+  Largest()
+      : value(Broadcast<lanes>(static_cast<T>(-FLT_MAX))),
+        place(Places{} - 1) {}
   void Take(const Vector& x, int at) {
     const Places larger = x > value;
     value = larger ? x : value;
@@ -51,8 +54,9 @@ template <int lanes, typename T>
 struct Total {
   typedef typename VectorOf<T, lanes>::type Vector;
 
-  Vector value = {};
+  Vector value;
 
+  Total() : value(Vector{}) {}
   void Take(const Vector& x, int) { value += x; }
   void Write(const WindowRow<T>&, int, int at, int count,
              const Pooled<T>& to) const {
@@ -247,8 +251,7 @@ inline void MaxPool2x2Gradient(const T* dy, const int* where, int width,
   int at = 0;
   for (; at + lanes <= n; at += lanes) {
     const int corner = first + 2 * at;
-    Index offset;
-    for (int j = 0; j < lanes; ++j) offset[j] = corner + 2 * j;
+    const Index offset = Counted<Index>() * 2 + corner;
     const Places places = Load<lanes>(where + at);
     const Index place = __builtin_convertvector(places, Index) - offset;
     const Vector gradient = Load<lanes>(dy + at), zero = {};
