@@ -155,9 +155,9 @@ vector<Case> InnerProducts() {
 
 vector<Case> Poolings() {
   vector<Case> cases;
-  const vector<vector<int> > images = {{1, 1, 3, 3},  {2, 3, 4, 4},
-                                       {2, 3, 5, 7},  {3, 20, 8, 8},
-                                       {1, 2, 6, 33}, {1, 2, 9, 70}};
+  const vector<vector<int> > images = {
+      {1, 1, 3, 3},  {2, 3, 4, 4},  {2, 3, 5, 7},  {3, 20, 8, 8},
+      {1, 2, 6, 33}, {1, 2, 9, 70}, {2, 7, 13, 14}};
   for (const auto& image : images) {
     for (const char* method : {"MAX", "AVE"}) {
       const auto add = [&](const string& options, int tops = 1) {
@@ -170,22 +170,35 @@ vector<Case> Poolings() {
            {"kernel_size: 2 stride: 1", "kernel_size: 2 stride: 2",
             "kernel_size: 2 stride: 2 pad: 1", "kernel_size: 3 stride: 1",
             "kernel_size: 3 stride: 2", "kernel_size: 3 stride: 3",
+            "kernel_size: 3 stride: 1 pad: 1",
             "kernel_size: 3 stride: 2 pad: 1",
-            "kernel_size: 3 stride: 2 pad: 2",
+            "kernel_size: 3 stride: 2 pad: 2", "kernel_size: 1 stride: 1",
             "kernel_size: 2 stride: 2 round_mode: FLOOR",
             "kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1",
             "kernel_h: 3 kernel_w: 2 stride: 2",
             "kernel_h: 2 kernel_w: 2 stride_h: 1 stride_w: 2",
             "kernel_h: 1 kernel_w: 3 pad_h: 0 pad_w: 1",
+            "kernel_h: 3 kernel_w: 1 pad_h: 2 pad_w: 0 stride: 1",
             "global_pooling: true"}) {
         add(options);
       }
       // Once more with the places of the maxima as a top.
-      if (string(method) == "MAX") add("kernel_size: 2 stride: 2", 2);
-      if (image[2] >= 5) add("kernel_size: 5 stride: 2");
+      if (string(method) == "MAX") {
+        add("kernel_size: 2 stride: 2", 2);
+        add("kernel_size: 3 stride: 1 pad: 1", 2);
+      }
+      if (image[2] >= 5) {
+        add("kernel_size: 5 stride: 2");
+        add("kernel_size: 5 stride: 1 pad: 2");
+        add("kernel_size: 4 stride: 3 pad: 2");
+      }
     }
   }
   return cases;
+}
+
+bool IsMaxPooling(const Case& c) {
+  return Param(c).pooling_param().pool() == PoolingParameter_PoolMethod_MAX;
 }
 
 vector<Case> Relus() {
@@ -221,6 +234,50 @@ vector<Case> Softmaxes() {
   return cases;
 }
 
+vector<Case> Lrns() {
+  vector<Case> cases;
+  const vector<vector<int> > images = {{1, 1, 1, 1},
+                                       {2, 2, 3, 3},
+                                       {2, 10, 6, 7},
+                                       {3, 20, 13, 13},
+                                       {1, 3, 25, 33}};
+  for (const auto& image : images) {
+    for (const char* region : {"ACROSS_CHANNELS", "WITHIN_CHANNEL"}) {
+      for (const char* options :
+           {"", "alpha: 0.0001", "local_size: 1", "local_size: 3 alpha: 2",
+            "local_size: 7 beta: 0.5 k: 2", "alpha: 0.1 beta: 1 k: 0.2",
+            "beta: 2.5", "beta: -0.3", "beta: 0", "alpha: 0"}) {
+        cases.push_back({string("type: 'LRN' lrn_param { norm_region: ") +
+                             region + " " + options + " }",
+                         {image},
+                         1});
+      }
+    }
+  }
+  return cases;
+}
+
+vector<Case> Concats() {
+  return {
+      {"type: 'Concat'", {{2, 3, 4, 5}, {2, 1, 4, 5}, {2, 4, 4, 5}}, 1},
+      {"type: 'Concat' concat_param { axis: 0 }", {{2, 3}, {5, 3}}, 1},
+      {"type: 'Concat' concat_param { axis: 2 }",
+       {{300, 2, 2, 5}, {300, 2, 7, 5}},
+       1},
+      // More in a row than one thread takes at a time.
+      {"type: 'Concat'", {{2, 3, 70, 70}, {2, 2, 70, 70}}, 1},
+  };
+}
+
+vector<Case> Splits() {
+  vector<Case> cases;
+  for (int tops : {1, 2, 3, 5}) {
+    cases.push_back({"type: 'Split'", {{3, 7}}, tops});
+    cases.push_back({"type: 'Split'", {{3, 7000}}, tops});
+  }
+  return cases;
+}
+
 vector<Case> BayesLayers() {
   const string bayes =
       " bayes_param { kl_weight: 2 dataset_size: 100 prior_std: 1 }";
@@ -250,7 +307,8 @@ vector<Case> BayesLayers() {
 vector<Case> All() {
   vector<Case> all;
   for (const auto& cases :
-       {Convolutions(), InnerProducts(), Poolings(), Relus(), Softmaxes()}) {
+       {Convolutions(), InnerProducts(), Poolings(), Relus(), Softmaxes(),
+        Lrns(), Concats(), Splits()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

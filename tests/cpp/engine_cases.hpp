@@ -25,8 +25,12 @@ Case Convolution(const std::string& options, const std::vector<int>& bottom);
 std::vector<Case> Convolutions();
 std::vector<Case> InnerProducts();
 std::vector<Case> Poolings();
+bool IsMaxPooling(const Case& c);
 std::vector<Case> Relus();
 std::vector<Case> Softmaxes();
+std::vector<Case> Lrns();
+std::vector<Case> Concats();
+std::vector<Case> Splits();
 /// Bayesian layers, some with more weights than one thread takes at a time.
 std::vector<Case> BayesLayers();
 /// All of the above but the Bayesian layers.

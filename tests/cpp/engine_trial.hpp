@@ -154,6 +154,7 @@ class Trial {
     param->mutable_pooling_param()->set_engine(PoolingParameter_Engine_CAFFE);
     param->mutable_relu_param()->set_engine(ReLUParameter_Engine_CAFFE);
     param->mutable_softmax_param()->set_engine(SoftmaxParameter_Engine_CAFFE);
+    param->mutable_lrn_param()->set_engine(LRNParameter_Engine_CAFFE);
   }
 
   Case case_;

@@ -47,30 +47,33 @@ class EngineTest : public CPUDeviceTest<Dtype> {
   void ExpectGradientOfMaxima(const Case& c,
                               const std::function<void(Blob<Dtype>*)>& change) {
     SCOPED_TRACE(Describe(c));
-    PoolingParameter param = Param(c).pooling_param();
-    // Without pads, and with a single top.
-    if (param.pool() != PoolingParameter_PoolMethod_MAX || c.tops > 1 ||
-        c.layer.find("pad") != string::npos || param.global_pooling()) {
-      return;
-    }
+    if (!IsMaxPooling(c)) return;
+    const PoolingParameter param = Param(c).pooling_param();
     Trial<Dtype> trial(c);
     change(trial.bottom(0));
     const Results<Dtype> results = trial.ForwardBackward();
     const Blob<Dtype>&bottom = *trial.bottom(0), &top = *trial.top(0);
     const auto either = [](int own, int both) { return own ? own : both; };
-    const int kernel_h = either(param.kernel_h(), param.kernel_size());
-    const int kernel_w = either(param.kernel_w(), param.kernel_size());
+    const bool global = param.global_pooling();
+    const int kernel_h = global ? bottom.height()
+                                : either(param.kernel_h(), param.kernel_size());
+    const int kernel_w =
+        global ? bottom.width() : either(param.kernel_w(), param.kernel_size());
     const int stride_h = either(param.stride_h(), param.stride());
     const int stride_w = either(param.stride_w(), param.stride());
     Numbers<Dtype> expected(bottom.count());
     for (int i = 0; i < top.count(); ++i) {
       const int plane = i / (top.height() * top.width());
-      const int y = i / top.width() % top.height() * stride_h;
-      const int x = i % top.width() * stride_w;
+      const int y = i / top.width() % top.height() * stride_h -
+                    either(param.pad_h(), param.pad());
+      const int x =
+          i % top.width() * stride_w - either(param.pad_w(), param.pad());
       Dtype largest = -std::numeric_limits<float>::max();
       int where = -1;
-      for (int h = y; h < std::min(y + kernel_h, bottom.height()); ++h) {
-        for (int w = x; w < std::min(x + kernel_w, bottom.width()); ++w) {
+      const int bottom_end = std::min(y + kernel_h, bottom.height());
+      const int right_end = std::min(x + kernel_w, bottom.width());
+      for (int h = std::max(0, y); h < bottom_end; ++h) {
+        for (int w = std::max(0, x); w < right_end; ++w) {
           const int at = (plane * bottom.height() + h) * bottom.width() + w;
           if (bottom.cpu_data()[at] > largest) {
             largest = bottom.cpu_data()[at];
@@ -98,9 +101,58 @@ TYPED_TEST(EngineTest, SoftmaxIsUpstreams) {
   this->ExpectLikeUpstream(Softmaxes(), this->Tolerance());
 }
 
-// These move numbers about, and are the same to the bit.
+TYPED_TEST(EngineTest, LrnIsUpstreams) {
+  this->ExpectLikeUpstream(Lrns(), this->Tolerance());
+}
+
+// Maxima and ReLU move numbers about, and are the same to the bit.
 TYPED_TEST(EngineTest, PoolingIsUpstreams) {
-  this->ExpectLikeUpstream(Poolings(), 0);
+  for (const Case& c : Poolings()) {
+    this->ExpectLikeUpstream(vector<Case>{c},
+                             IsMaxPooling(c) ? 0 : this->Tolerance());
+  }
+}
+
+// These two have no engine field: what they compute is plain to see.
+TYPED_TEST(EngineTest, ConcatCopies) {
+  for (const Case& c : Concats()) {
+    SCOPED_TRACE(Describe(c));
+    Trial<TypeParam> trial(c);
+    trial.ForwardBackward();
+    const Blob<TypeParam>& top = *trial.top(0);
+    const int axis = Param(c).concat_param().axis();
+    const int row = top.count(axis);
+    int at = 0;
+    for (int i = 0; i < c.bottoms.size(); ++i) {
+      const Blob<TypeParam>& bottom = *trial.bottom(i);
+      const int size = bottom.count(axis);
+      for (int n = 0; n < top.count(0, axis); ++n) {
+        EXPECT_TRUE(std::equal(bottom.cpu_data() + n * size,
+                               bottom.cpu_data() + (n + 1) * size,
+                               top.cpu_data() + n * row + at));
+        EXPECT_TRUE(std::equal(bottom.cpu_diff() + n * size,
+                               bottom.cpu_diff() + (n + 1) * size,
+                               top.cpu_diff() + n * row + at));
+      }
+      at += size;
+    }
+    EXPECT_EQ(row, at);
+  }
+}
+
+TYPED_TEST(EngineTest, SplitAddsGradients) {
+  for (const Case& c : Splits()) {
+    SCOPED_TRACE(Describe(c));
+    Trial<TypeParam> trial(c);
+    const Results<TypeParam> results = trial.ForwardBackward();
+    Numbers<TypeParam> sum = trial.Diff(*trial.top(0));
+    for (int i = 1; i < c.tops; ++i) {
+      for (int j = 0; j < sum.size(); ++j) {
+        sum[j] += trial.top(i)->cpu_diff()[j];
+      }
+    }
+    ExpectSameBits<TypeParam>({{"gradient", sum, 0}}, {results.back()});
+  }
 }
 
 TYPED_TEST(EngineTest, ReluIsUpstreams) {
@@ -110,6 +162,7 @@ TYPED_TEST(EngineTest, ReluIsUpstreams) {
 // Of numbers that are the same, the first is the maximum.
 TYPED_TEST(EngineTest, PoolingOfTies) {
   for (const Case& c : Poolings()) {
+    if (!IsMaxPooling(c)) continue;
     this->ExpectLikeUpstream(c, 0, true, [](Blob<TypeParam>* bottom) {
       TypeParam* x = bottom->mutable_cpu_data();
       for (int i = 0; i < bottom->count(); ++i) x[i] = std::round(x[i]);
@@ -132,7 +185,8 @@ TYPED_TEST(EngineTest, PoolingOfInfinityAndNaN) {
         if (i % 13 == 7) x[i] = inf;
       }
     };
-    this->ExpectLikeUpstream(c, 0, false, spoil);
+    const TypeParam tolerance = IsMaxPooling(c) ? 0 : this->Tolerance();
+    this->ExpectLikeUpstream(c, tolerance, !IsMaxPooling(c), spoil);
     if (engine::IsChosen(0)) this->ExpectGradientOfMaxima(c, spoil);
   }
 }
@@ -151,6 +205,58 @@ TYPED_TEST(EngineTest, PoolingOfWindowsOutsideOfTheImage) {
           1};
       this->ExpectLikeUpstream(c, 0, false, leave);
       if (engine::IsChosen(0)) this->ExpectGradientOfMaxima(c, leave);
+    }
+  }
+}
+
+// Windows with so much padding that the engine leaves them to upstream, and
+// some less.
+TYPED_TEST(EngineTest, PoolingOfWindowsLargerThanTheImage) {
+  for (const char* method : {"MAX", "AVE"}) {
+    for (int kernel : {20, 150, 3000}) {
+      const string width = std::to_string(kernel);
+      const string pad = std::to_string(kernel - 1);
+      const Case c = {string("type: 'Pooling' pooling_param { pool: ") +
+                          method +
+                          " kernel_h: 2 pad_h: 1 stride: 1 kernel_w: " + width +
+                          " pad_w: " + pad + " }",
+                      {{1, 2, 4, 5}},
+                      1};
+      this->ExpectLikeUpstream(vector<Case>{c}, this->Tolerance());
+    }
+  }
+}
+
+// Upstream's sums over channels spoil all channels behind the one with NaN or
+// infinity.
+TYPED_TEST(EngineTest, LrnOfInfinityAndNaN) {
+  for (const Case& c : Lrns()) {
+    for (TypeParam special : {std::numeric_limits<TypeParam>::infinity(),
+                              std::numeric_limits<TypeParam>::quiet_NaN()}) {
+      this->ExpectLikeUpstream(
+          c, this->Tolerance(), true, [=](Blob<TypeParam>* bottom) {
+            const int count = bottom->count();
+            for (int i = count / 3; i < count; i += 1 + count / 3) {
+              bottom->mutable_cpu_data()[i] = special;
+            }
+          });
+    }
+  }
+}
+
+// Scales from where numbers have no exponent of their own to the largest. The
+// numbers of a blob are of about one size: from sums over channels that fall,
+// as upstream makes them, rounding leaves little.
+TYPED_TEST(EngineTest, LrnOfSmallAndLargeNumbers) {
+  for (const Case& c : Lrns()) {
+    for (double scale : {0.0, 1e-20, 1e-3, 1e5, 1e15}) {
+      this->ExpectLikeUpstream(c, this->Tolerance(), false,
+                               [=](Blob<TypeParam>* bottom) {
+                                 TypeParam* x = bottom->mutable_cpu_data();
+                                 for (int i = 0; i < bottom->count(); ++i) {
+                                   x[i] = x[i] > 0 ? scale : -1.5 * scale;
+                                 }
+                               });
     }
   }
 }
@@ -218,7 +324,10 @@ TYPED_TEST(EngineTest, GradientsThatAreNotWantedAreLeftAlone) {
   const vector<Case> cases = {
       Convolution("num_output: 5 kernel_size: 3 pad: 1", {2, 3, 9, 9}),
       Convolution("num_output: 5 kernel_size: 3 stride: 2", {2, 3, 9, 9}),
-      InnerProducts()[0], Poolings()[1], Relus()[5]};
+      InnerProducts()[0],
+      Poolings()[1],
+      Poolings().back(),
+      Relus()[5]};
   for (const Case& c : cases) {
     const int params = Trial<TypeParam>(c).layer()->blobs().size();
     for (int wanted = 0; wanted < 1 << (params + 1); ++wanted) {
@@ -287,8 +396,11 @@ TYPED_TEST(EngineTest, ImagesDoNotDependOnTheirBatch) {
 
 // The threads' memory is used again, and holds anything.
 TYPED_TEST(EngineTest, WhatWasComputedBeforeDoesNotMatter) {
-  for (const auto& cases : {Convolutions(), InnerProducts()}) {
+  for (const auto& cases :
+       {Convolutions(), InnerProducts(), Poolings(), Lrns()}) {
     for (const Case& c : cases) {
+      // Upstream's gradient of NaN is written to where it may not.
+      if (!engine::IsChosen(0) && IsMaxPooling(c)) continue;
       SCOPED_TRACE(Describe(c));
       const Results<TypeParam> before = Trial<TypeParam>(c).ForwardBackward();
       Trial<TypeParam> spoilt(c);

@@ -179,6 +179,39 @@ TYPED_TEST(EngineArraysTest, ConvolutionStaysInsideOfItsArrays) {
   }
 }
 
+// Layers that compute with the arrays of their blobs as they are.
+TYPED_TEST(EngineArraysTest, LayersStayInsideOfTheirArrays) {
+  vector<Case> cases;
+  for (const auto& more : {Poolings(), Lrns(), Concats(), Splits()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
+  for (const Case& c : cases) {
+    SCOPED_TRACE(Describe(c));
+    const Results<TypeParam> expected = Trial<TypeParam>(c).ForwardBackward();
+    for (bool guard_behind : {false, true}) {
+      Trial<TypeParam> trial(c);
+      vector<shared_ptr<Guarded<TypeParam> > > arrays;
+      const auto guard = [&](int count, SyncedMemory* memory) {
+        arrays.emplace_back(new Guarded<TypeParam>(count, guard_behind));
+        const TypeParam* from =
+            static_cast<const TypeParam*>(memory->cpu_data());
+        std::copy(from, from + count, arrays.back()->data());
+        memory->set_cpu_data(arrays.back()->data());
+      };
+      vector<Blob<TypeParam>*> blobs;
+      for (int i = 0; i < c.bottoms.size(); ++i) {
+        blobs.push_back(trial.bottom(i));
+      }
+      for (int i = 0; i < c.tops; ++i) blobs.push_back(trial.top(i));
+      for (Blob<TypeParam>* blob : blobs) {
+        guard(blob->count(), blob->data().get());
+        guard(blob->count(), blob->diff().get());
+      }
+      ExpectSameBits(expected, trial.ForwardBackward());
+    }
+  }
+}
+
 TYPED_TEST(EngineArraysTest, ProductStaysInsideOfItsArrays) {
   for (int rows : {1, 3, 6, 14, 15, 29}) {
     for (int columns : {1, 2, 7, 8, 16, 17, 33, 65}) {

@@ -12,6 +12,8 @@
 
 #include <cstddef>
 
+#include "caffe/engine/windows.hpp"
+
 namespace caffe {
 namespace engine {
 
@@ -37,6 +39,13 @@ template <typename T>
 struct Start {
   const T* row_bias = nullptr;  // one number for each row, or null
   bool add = false;             // whether to add to what is there
+};
+
+/// The numbers of an LRN layer.
+template <typename T>
+struct Normalization {
+  int size;  // how many channels are summed up
+  T alpha, beta, k;
 };
 
 template <typename T>
@@ -82,16 +91,32 @@ struct Kernels {
   void (*winograd_output)(int n, const T* tiles, ptrdiff_t stride,
                           const T* bias, T* out);
 
-  /// A row of max pooling: the largest number of each of n windows of window_h
-  /// x window_w numbers, the first of them at `first`, and where it is, both
-  /// counted from `image`.
-  void (*max_pool_row)(const T* image, int width, int first, int n,
-                       int window_h, int window_w, int stride, T* top,
-                       int* where);
-  /// The gradient of that for windows of 2 x 2 with stride 2: two rows of 2 n
-  /// numbers from `first` on.
-  void (*max_pool_gradient)(const T* dy, const int* where, int width, int first,
-                            int n, T* dx);
+  // Pooling of `planes` planes. `padded` has room for the padded planes of the
+  // windows or, in average_pool_gradient, of windows.gradient().
+
+  /// The largest number of each window, and its place in the plane.
+  void (*max_pool)(const Windows& windows, int planes, const T* x, T* padded,
+                   T* y, int* where);
+  void (*max_pool_gradient)(const Windows& windows, int planes, const T* dy,
+                            const int* where, T* dx);
+  void (*average_pool)(const Windows& windows, int planes, const T* x,
+                       T* padded, T* y);
+  void (*average_pool_gradient)(const Windows& windows, int planes, const T* dy,
+                                T* padded, T* dx);
+
+  // LRN: see lrn.inl.
+  void (*lrn_across)(const Normalization<T>& norm, int channels,
+                     ptrdiff_t distance, int n, const T* x, T* scale, T* y,
+                     T* scratch);
+  void (*lrn_across_gradient)(const Normalization<T>& norm, int channels,
+                              ptrdiff_t distance, int n, const T* x,
+                              const T* scale, const T* y, const T* dy, T* dx,
+                              T* scratch);
+  void (*lrn_within)(const Normalization<T>& norm, int n, const T* x,
+                     const T* average, T* y);
+  void (*lrn_within_gradient)(const Normalization<T>& norm, int n, const T* x,
+                              const T* average, const T* dy, T* daverage,
+                              T* dx);
 
   void (*relu)(int n, T slope, const T* x, T* y);
   void (*relu_gradient)(int n, T slope, const T* x, const T* dy, T* dx);

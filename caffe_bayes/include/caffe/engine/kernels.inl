@@ -3,6 +3,7 @@
 #include "caffe/engine/kernels/vector.inl"
 // The others build on it.
 #include "caffe/engine/kernels/elementwise.inl"
+#include "caffe/engine/kernels/lrn.inl"
 #include "caffe/engine/kernels/packing.inl"
 #include "caffe/engine/kernels/pooling.inl"
 #include "caffe/engine/kernels/product.inl"
@@ -24,8 +25,14 @@ const Kernels<T>& All() {
       WinogradWeights<T>,
       WinogradInput<T>,
       WinogradOutput<T>,
-      MaxPoolRow<T>,
+      MaxPool<T>,
       MaxPoolGradient<T>,
+      AveragePool<T>,
+      AveragePoolGradient<T>,
+      LrnAcross<T>,
+      LrnAcrossGradient<T>,
+      LrnWithin<T>,
+      LrnWithinGradient<T>,
       Relu<T>,
       ReluGradient<T>,
       Softmax<T>,

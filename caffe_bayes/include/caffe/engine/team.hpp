@@ -3,6 +3,8 @@
 
 // The engine's one team of threads.
 
+#include <cstddef>
+
 namespace caffe {
 namespace engine {
 
@@ -51,6 +53,17 @@ void ParallelPortions(int n, const Work& work) {
   ParallelFor(Portions(n), [&](int portion) {
     const int first = portion * kPortion;
     work(portion, first, n - first < kPortion ? n - first : kPortion);
+  });
+}
+
+/// Calls work(first, count) for each group of n items of `size` numbers. The
+/// groups are the same for any number of threads, about a portion each.
+template <typename Work>
+void ParallelGroups(int n, ptrdiff_t size, const Work& work) {
+  const int most = size < kPortion ? kPortion / (size > 1 ? size : 1) : 1;
+  ParallelFor((n + most - 1) / most, [&](int group) {
+    const int first = group * most;
+    work(first, n - first < most ? n - first : most);
   });
 }
 

@@ -1,9 +1,11 @@
 #include "caffe/engine/kernels.hpp"
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "caffe/engine/machine.hpp"
@@ -12,28 +14,6 @@ namespace caffe {
 namespace engine {
 
 namespace {
-
-// The windows that no vector fits.
-template <typename T>
-inline void MaxPoolAny(const T* image, int width, int first, int n,
-                       int window_h, int window_w, int stride, T* top,
-                       int* where) {
-  for (int at = 0; at < n; ++at) {
-    T best = -FLT_MAX;
-    int place = -1;
-    for (int h = 0; h < window_h; ++h) {
-      for (int w = 0; w < window_w; ++w) {
-        const int here = first + at * stride + h * width + w;
-        if (image[here] > best) {
-          best = image[here];
-          place = here;
-        }
-      }
-    }
-    top[at] = best;
-    where[at] = place;
-  }
-}
 
 inline double Exp(double x) { return std::exp(x); }
 

@@ -8,13 +8,13 @@
 
 #include "caffe/engine/convolution.hpp"
 #include "caffe/engine/engine.hpp"
+#include "caffe/engine/instantiate.hpp"
 #include "caffe/engine/kernels.hpp"
 #include "caffe/engine/product.hpp"
 #include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 #include "caffe/layers/conv_layer.hpp"
 #include "caffe/layers/inner_product_layer.hpp"
-#include "caffe/layers/pooling_layer.hpp"
 #include "caffe/layers/relu_layer.hpp"
 #include "caffe/layers/softmax_layer.hpp"
 #include "caffe/sgd_solvers.hpp"
@@ -160,90 +160,6 @@ bool InnerProductLayer<Dtype>::BackwardByEngine(
   return true;
 }
 
-// ---- Pooling ----------------------------------------------------------------
-
-template <typename Dtype>
-bool PoolingLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
-                                          const vector<Blob<Dtype>*>& top) {
-  const PoolingParameter& param = this->layer_param_.pooling_param();
-  // The engine has max pooling with windows that start inside of the image.
-  if (!engine::IsChosen(param.engine()) || top.size() > 1 || pad_h_ || pad_w_ ||
-      param.pool() != PoolingParameter_PoolMethod_MAX) {
-    return false;
-  }
-  const engine::Kernels<Dtype>& kernels = engine::BestKernels<Dtype>();
-  const Dtype* bottom_data = bottom[0]->cpu_data();
-  Dtype* top_data = top[0]->mutable_cpu_data();
-  int* where = max_idx_.mutable_cpu_data();
-  const ptrdiff_t plane = height_ * width_;
-  const ptrdiff_t pooled = pooled_height_ * pooled_width_;
-  // The windows of a row that end inside of the image; the others are cut off.
-  const int whole = std::max(
-      0, std::min(pooled_width_, (width_ - kernel_w_) / stride_w_ + 1));
-  engine::ParallelFor(bottom[0]->num(), [&](int image) {
-    for (int c = 0; c < channels_; ++c) {
-      const ptrdiff_t i = static_cast<ptrdiff_t>(image) * channels_ + c;
-      for (int row = 0; row < pooled_height_; ++row) {
-        const int first = row * stride_h_ * width_;
-        const int rows = std::min(kernel_h_, height_ - row * stride_h_);
-        const ptrdiff_t out = i * pooled + row * pooled_width_;
-        kernels.max_pool_row(bottom_data + i * plane, width_, first, whole,
-                             rows, kernel_w_, stride_w_, top_data + out,
-                             where + out);
-        for (int w = whole; w < pooled_width_; ++w) {
-          kernels.max_pool_row(bottom_data + i * plane, width_,
-                               first + w * stride_w_, 1, rows,
-                               width_ - w * stride_w_, stride_w_,
-                               top_data + out + w, where + out + w);
-        }
-      }
-    }
-  });
-  return true;
-}
-
-template <typename Dtype>
-bool PoolingLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
-                                           const vector<bool>& propagate_down,
-                                           const vector<Blob<Dtype>*>& bottom) {
-  const PoolingParameter& param = this->layer_param_.pooling_param();
-  if (!engine::IsChosen(param.engine()) || !propagate_down[0] ||
-      top.size() > 1 || param.pool() != PoolingParameter_PoolMethod_MAX) {
-    return false;
-  }
-  const Dtype* top_diff = top[0]->cpu_diff();
-  Dtype* bottom_diff = bottom[0]->mutable_cpu_diff();
-  const int* where = max_idx_.cpu_data();
-  const ptrdiff_t plane = height_ * width_;
-  const ptrdiff_t pooled = pooled_height_ * pooled_width_;
-  // Windows that tile the image set each of its numbers once.
-  const bool tiles = kernel_h_ == 2 && kernel_w_ == 2 && stride_h_ == 2 &&
-                     stride_w_ == 2 && pad_h_ == 0 && pad_w_ == 0 &&
-                     height_ == 2 * pooled_height_ &&
-                     width_ == 2 * pooled_width_;
-  engine::ParallelFor(bottom[0]->num(), [&](int image) {
-    for (int c = 0; c < channels_; ++c) {
-      const ptrdiff_t i = static_cast<ptrdiff_t>(image) * channels_ + c;
-      Dtype* to = bottom_diff + i * plane;
-      if (tiles) {
-        for (int row = 0; row < pooled_height_; ++row) {
-          const ptrdiff_t out = i * pooled + row * pooled_width_;
-          engine::BestKernels<Dtype>().max_pool_gradient(
-              top_diff + out, where + out, width_, 2 * row * width_,
-              pooled_width_, to);
-        }
-        continue;
-      }
-      std::fill(to, to + plane, Dtype(0));
-      for (ptrdiff_t j = i * pooled; j < (i + 1) * pooled; ++j) {
-        // A window of NaN has no largest number.
-        if (where[j] >= 0) to[where[j]] += top_diff[j];
-      }
-    }
-  });
-  return true;
-}
-
 // ---- ReLU and Softmax -------------------------------------------------------
 
 template <typename Dtype>
@@ -286,11 +202,9 @@ bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   Dtype* y = top[0]->mutable_cpu_data();
   const int channels = bottom[0]->shape(softmax_axis_);
   const int size = channels * inner_num_;
-  const int at_once = std::max(1, engine::kPortion / std::max(1, size));
-  engine::ParallelFor((outer_num_ + at_once - 1) / at_once, [&](int task) {
+  engine::ParallelGroups(outer_num_, size, [&](int first, int count) {
     const engine::Scratch<Dtype> scratch(inner_num_);
-    const int last = std::min(outer_num_, (task + 1) * at_once);
-    for (ptrdiff_t i = static_cast<ptrdiff_t>(task) * at_once; i < last; ++i) {
+    for (ptrdiff_t i = first; i < first + count; ++i) {
       engine::BestKernels<Dtype>().softmax(channels, inner_num_, x + i * size,
                                            y + i * size, scratch);
     }
@@ -326,20 +240,9 @@ bool SGDSolver<Dtype>::UpdateByEngine(Dtype rate) {
   return true;
 }
 
-// What the layers' and the solver's own files instantiate as classes is without
-// the members that are defined here.
-#define INSTANTIATE_FORWARD(Layer, T)                                     \
-  template bool Layer<T>::ForwardByEngine(const vector<Blob<T>*>& bottom, \
-                                          const vector<Blob<T>*>& top)
-#define INSTANTIATE_BOTH(Layer, T)                                             \
-  INSTANTIATE_FORWARD(Layer, T);                                               \
-  template bool Layer<T>::BackwardByEngine(const vector<Blob<T>*>& top,        \
-                                           const vector<bool>& propagate_down, \
-                                           const vector<Blob<T>*>& bottom)
 #define INSTANTIATE_ALL(T)                        \
   INSTANTIATE_BOTH(ConvolutionLayer, T);          \
   INSTANTIATE_BOTH(InnerProductLayer, T);         \
-  INSTANTIATE_BOTH(PoolingLayer, T);              \
   INSTANTIATE_BOTH(ReLULayer, T);                 \
   INSTANTIATE_FORWARD(SoftmaxLayer, T);           \
   template bool ConvolutionLayer<T>::EngineShape( \

@@ -21,9 +21,28 @@ inline void Store(T* to, const typename VectorOf<T, lanes>::type& x) {
   *reinterpret_cast<typename VectorOf<T, lanes>::unaligned*>(to) = x;
 }
 
+// The first `count` numbers of x.
+template <int lanes, typename T>
+inline void StoreSome(T* to, const typename VectorOf<T, lanes>::type& x,
+                      int count) {
+  if (count == lanes) return Store<lanes>(to, x);
+  for (int j = 0; j < count; ++j) to[j] = x[j];
+}
+
 template <int lanes, typename T>
 inline typename VectorOf<T, lanes>::type Broadcast(T x) {
   return x - typename VectorOf<T, lanes>::type{};
+}
+
+// 0, 1, 2 ...
+template <typename Vector, int... i>
+inline Vector Count(std::integer_sequence<int, i...>) {
+  return Vector{i...};
+}
+template <typename Vector>
+inline Vector Counted() {
+  return Count<Vector>(
+      std::make_integer_sequence<int, sizeof(Vector) / sizeof(Vector{}[0])>());
 }
 
 // The elements of a and b with the given indices, where b's follow a's. (GCC
