@@ -39,6 +39,23 @@ struct Start {
   bool add = false;             // whether to add to what is there
 };
 
+/// A function f of each number by itself, with a parameter p. Arrays may be the
+/// same.
+template <typename T>
+struct Activation {
+  /// y = f(x).
+  void (*value)(int n, T p, const T* x, T* y);
+  /// dx = dy f'(x), where y is f(x).
+  void (*gradient)(int n, T p, const T* x, const T* y, const T* dy, T* dx);
+};
+
+/// (x - shift) factor + bias, with one number of each for each row, or null for
+/// those that are not there.
+template <typename T>
+struct AffineMap {
+  const T *shift, *factor, *bias;
+};
+
 template <typename T>
 struct Kernels {
   const char* name;
@@ -93,8 +110,25 @@ struct Kernels {
   void (*max_pool_gradient)(const T* dy, const int* where, int width, int first,
                             int n, T* dx);
 
-  void (*relu)(int n, T slope, const T* x, T* y);
-  void (*relu_gradient)(int n, T slope, const T* x, const T* dy, T* dx);
+  Activation<T> relu;     // x > 0 ? x : p x; the gradient takes any y
+  Activation<T> sigmoid;  // 1 / (1 + exp(-p x)); the gradient takes any x
+  Activation<T> tanh;     // of x, whatever p is; the gradient takes any x
+  Activation<T> elu;      // x > 0 ? x : p (exp(x) - 1)
+  /// The gradient by p of relu: the sum of dy x where x <= 0.
+  T (*slope_gradient)(int n, const T* x, const T* dy);
+
+  // Of `rows` rows of n numbers, one after the other. Results may be where x,
+  // y or dy are.
+
+  /// The mean and the variance of each row.
+  void (*moments)(int rows, int n, const T* x, T* mean, T* variance);
+  /// The sums of x and of x y over each row.
+  void (*sums_and_products)(int rows, int n, const T* x, const T* y, T* sum,
+                            T* product);
+  void (*affine)(int rows, int n, const AffineMap<T>& map, const T* x, T* y);
+  /// dx = (dy - mean - slope y) factor.
+  void (*normalised_gradient)(int rows, int n, const T* mean, const T* slope,
+                              const T* factor, const T* y, const T* dy, T* dx);
 
   /// Softmax over `channels` planes of n numbers each.
   void (*softmax)(int channels, int n, const T* x, T* y, T* scratch);

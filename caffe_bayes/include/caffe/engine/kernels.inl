@@ -3,6 +3,7 @@
 #include "caffe/engine/kernels/vector.inl"
 // The others build on it.
 #include "caffe/engine/kernels/elementwise.inl"
+#include "caffe/engine/kernels/normalisation.inl"
 #include "caffe/engine/kernels/packing.inl"
 #include "caffe/engine/kernels/pooling.inl"
 #include "caffe/engine/kernels/product.inl"
@@ -26,8 +27,15 @@ const Kernels<T>& All() {
       WinogradOutput<T>,
       MaxPoolRow<T>,
       MaxPoolGradient<T>,
-      Relu<T>,
-      ReluGradient<T>,
+      ActivationOf<Relu, T>(),
+      ActivationOf<Sigmoid, T>(),
+      ActivationOf<Tanh, T>(),
+      ActivationOf<Elu, T>(),
+      SlopeGradient<T>,
+      Moments<T>,
+      SumsAndProducts<T>,
+      Affine<T>,
+      NormalisedGradient<T>,
       Softmax<T>,
       MomentumStep<T>,
   };

@@ -2,12 +2,14 @@
 // declare, in terms of the engine's functions.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "caffe/engine/convolution.hpp"
 #include "caffe/engine/engine.hpp"
+#include "caffe/engine/instantiate.hpp"
 #include "caffe/engine/kernels.hpp"
 #include "caffe/engine/product.hpp"
 #include "caffe/engine/scratch.hpp"
@@ -15,7 +17,6 @@
 #include "caffe/layers/conv_layer.hpp"
 #include "caffe/layers/inner_product_layer.hpp"
 #include "caffe/layers/pooling_layer.hpp"
-#include "caffe/layers/relu_layer.hpp"
 #include "caffe/layers/softmax_layer.hpp"
 #include "caffe/sgd_solvers.hpp"
 
@@ -23,11 +24,23 @@ namespace caffe {
 
 namespace engine {
 
-bool IsChosen(int engine) {
-  static const char* const said = std::getenv("BAYESCAFFE_ENGINE");
-  static const bool off = said && !strcasecmp(said, "caffe");
-  return engine == 0 && !off;
+namespace {
+
+bool IsWantedByEnvironment() {
+  const char* said = std::getenv("BAYESCAFFE_ENGINE");
+  return !said || strcasecmp(said, "caffe");
 }
+
+std::atomic<bool>& IsDefault() {
+  static std::atomic<bool> is_default(IsWantedByEnvironment());
+  return is_default;
+}
+
+}  // namespace
+
+bool IsChosen(int engine) { return engine == 0 && IsDefault(); }
+
+void SetDefault(bool is_engine) { IsDefault() = is_engine; }
 
 template <typename T>
 void SetZero(int n, T* x) {
@@ -244,37 +257,7 @@ bool PoolingLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
   return true;
 }
 
-// ---- ReLU and Softmax -------------------------------------------------------
-
-template <typename Dtype>
-bool ReLULayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
-                                       const vector<Blob<Dtype>*>& top) {
-  const ReLUParameter& param = this->layer_param_.relu_param();
-  if (!engine::IsChosen(param.engine())) return false;
-  const Dtype* x = bottom[0]->cpu_data();
-  Dtype* y = top[0]->mutable_cpu_data();
-  engine::ParallelPortions(bottom[0]->count(), [&](int, int first, int count) {
-    engine::BestKernels<Dtype>().relu(count, param.negative_slope(), x + first,
-                                      y + first);
-  });
-  return true;
-}
-
-template <typename Dtype>
-bool ReLULayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
-                                        const vector<bool>& propagate_down,
-                                        const vector<Blob<Dtype>*>& bottom) {
-  const ReLUParameter& param = this->layer_param_.relu_param();
-  if (!engine::IsChosen(param.engine()) || !propagate_down[0]) return false;
-  const Dtype* x = bottom[0]->cpu_data();
-  const Dtype* dy = top[0]->cpu_diff();
-  Dtype* dx = bottom[0]->mutable_cpu_diff();
-  engine::ParallelPortions(bottom[0]->count(), [&](int, int first, int count) {
-    engine::BestKernels<Dtype>().relu_gradient(
-        count, param.negative_slope(), x + first, dy + first, dx + first);
-  });
-  return true;
-}
+// ---- Softmax ----------------------------------------------------------------
 
 template <typename Dtype>
 bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
@@ -326,21 +309,10 @@ bool SGDSolver<Dtype>::UpdateByEngine(Dtype rate) {
   return true;
 }
 
-// What the layers' and the solver's own files instantiate as classes is without
-// the members that are defined here.
-#define INSTANTIATE_FORWARD(Layer, T)                                     \
-  template bool Layer<T>::ForwardByEngine(const vector<Blob<T>*>& bottom, \
-                                          const vector<Blob<T>*>& top)
-#define INSTANTIATE_BOTH(Layer, T)                                             \
-  INSTANTIATE_FORWARD(Layer, T);                                               \
-  template bool Layer<T>::BackwardByEngine(const vector<Blob<T>*>& top,        \
-                                           const vector<bool>& propagate_down, \
-                                           const vector<Blob<T>*>& bottom)
 #define INSTANTIATE_ALL(T)                        \
   INSTANTIATE_BOTH(ConvolutionLayer, T);          \
   INSTANTIATE_BOTH(InnerProductLayer, T);         \
   INSTANTIATE_BOTH(PoolingLayer, T);              \
-  INSTANTIATE_BOTH(ReLULayer, T);                 \
   INSTANTIATE_FORWARD(SoftmaxLayer, T);           \
   template bool ConvolutionLayer<T>::EngineShape( \
       engine::ConvolutionShape* shape) const;     \
