@@ -56,6 +56,18 @@ struct AffineMap {
   const T *shift, *factor, *bias;
 };
 
+/// The numbers of a solver's step: g = scale dw + decay w is the gradient, and
+/// w -= step; dw = step is what follows from it and from the history h and v.
+template <typename T>
+struct SolverStep {
+  T scale, decay, rate;
+  T keep_h = 0, add_h = 0, keep_v = 0, add_v = 0, delta = 0;
+};
+/// Solvers with one history have any v.
+template <typename T>
+using SolverUpdate = void (*)(int n, const SolverStep<T>& step, T* w, T* dw,
+                              T* h, T* v);
+
 template <typename T>
 struct Kernels {
   const char* name;
@@ -133,10 +145,16 @@ struct Kernels {
   /// Softmax over `channels` planes of n numbers each.
   void (*softmax)(int channels, int n, const T* x, T* y, T* scratch);
 
-  /// One step of gradient descent with momentum, in one pass:
-  /// g = scale dw + decay w;  h = momentum h + rate g;  dw = h;  w -= h.
-  void (*momentum_step)(int n, T scale, T decay, T rate, T momentum, T* w,
-                        T* dw, T* h);
+  // Steps of the solvers in one pass; see SolverStep.
+  // h = keep_h h + rate g; step = h.
+  SolverUpdate<T> momentum_update;
+  // The same; step = (1 + keep_h) h - keep_h times what h was before.
+  SolverUpdate<T> nesterov_update;
+  // h = keep_h h + add_h g^2; step = rate g / (sqrt(h) + delta).
+  SolverUpdate<T> root_mean_square_update;
+  // h = keep_h h + add_h g; v = keep_v v + add_v g^2;
+  // step = rate h / (sqrt(v) + delta).
+  SolverUpdate<T> adam_update;
 };
 
 /// The fastest that this machine has.

@@ -7,6 +7,7 @@
 #include "caffe/engine/kernels/packing.inl"
 #include "caffe/engine/kernels/pooling.inl"
 #include "caffe/engine/kernels/product.inl"
+#include "caffe/engine/kernels/updates.inl"
 #include "caffe/engine/kernels/winograd.inl"
 
 template <typename T>
@@ -37,7 +38,10 @@ const Kernels<T>& All() {
       Affine<T>,
       NormalisedGradient<T>,
       Softmax<T>,
-      MomentumStep<T>,
+      Update<MomentumRule, T>,
+      Update<NesterovRule, T>,
+      Update<RootMeanSquareRule, T>,
+      Update<AdamRule, T>,
   };
   return kernels;
 }

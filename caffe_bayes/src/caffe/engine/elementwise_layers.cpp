@@ -182,7 +182,7 @@ bool PReLULayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
         sum[row + r] = kernels.slope_gradient(rows.length, x + at, dy + at);
       }
       if (dx) {
-        kernels.relu.gradient(rows.length, slope[channel + r], x + at, nullptr,
+        kernels.relu.gradient(rows.length, slope[channel + r], x + at, x + at,
                               dy + at, dx + at);
       }
     }

@@ -1,5 +1,5 @@
-// Where Caffe's layers and solver meet the engine: members that the patches
-// declare, in terms of the engine's functions.
+// Where Caffe's layers meet the engine: members that the patches declare, in
+// terms of the engine's functions.
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +18,6 @@
 #include "caffe/layers/inner_product_layer.hpp"
 #include "caffe/layers/pooling_layer.hpp"
 #include "caffe/layers/softmax_layer.hpp"
-#include "caffe/sgd_solvers.hpp"
 
 namespace caffe {
 
@@ -281,42 +280,13 @@ bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   return true;
 }
 
-// ---- The solver's update ----------------------------------------------------
-
-template <typename Dtype>
-bool SGDSolver<Dtype>::UpdateByEngine(Dtype rate) {
-  const SolverParameter& param = this->param_;
-  if (Caffe::mode() != Caffe::CPU || std::strcmp(this->type(), "SGD") ||
-      param.regularization_type() != "L2" || !engine::IsChosen(0)) {
-    return false;
-  }
-  const vector<Blob<Dtype>*>& blobs = this->net_->learnable_params();
-  const Dtype scale = Dtype(1) / param.iter_size();
-  for (int i = 0; i < blobs.size(); ++i) {
-    if (this->net_->params_lr()[i] == 0) continue;
-    const Dtype blob_rate = rate * this->net_->params_lr()[i];
-    const Dtype decay =
-        param.weight_decay() * this->net_->params_weight_decay()[i];
-    Dtype* w = blobs[i]->mutable_cpu_data();
-    Dtype* dw = blobs[i]->mutable_cpu_diff();
-    Dtype* h = history_[i]->mutable_cpu_data();
-    engine::ParallelPortions(blobs[i]->count(), [&](int, int first, int count) {
-      engine::BestKernels<Dtype>().momentum_step(count, scale, decay, blob_rate,
-                                                 param.momentum(), w + first,
-                                                 dw + first, h + first);
-    });
-  }
-  return true;
-}
-
 #define INSTANTIATE_ALL(T)                        \
   INSTANTIATE_BOTH(ConvolutionLayer, T);          \
   INSTANTIATE_BOTH(InnerProductLayer, T);         \
   INSTANTIATE_BOTH(PoolingLayer, T);              \
   INSTANTIATE_FORWARD(SoftmaxLayer, T);           \
   template bool ConvolutionLayer<T>::EngineShape( \
-      engine::ConvolutionShape* shape) const;     \
-  template bool SGDSolver<T>::UpdateByEngine(T rate)
+      engine::ConvolutionShape* shape) const
 INSTANTIATE_ALL(float);
 INSTANTIATE_ALL(double);
 

@@ -75,15 +75,3 @@ void Softmax(int channels, int n, const T* x, T* y, T* scratch) {
     for (int i = 0; i < n; ++i) y[c * n + i] /= scratch[i];
   }
 }
-
-template <typename T>
-void MomentumStep(int n, T scale, T decay, T rate, T momentum, T* w, T* dw,
-                  T* h) {
-  for (int i = 0; i < n; ++i) {
-    const T gradient = scale * dw[i] + decay * w[i];
-    const T step = momentum * h[i] + rate * gradient;
-    h[i] = step;
-    dw[i] = step;
-    w[i] -= step;
-  }
-}
