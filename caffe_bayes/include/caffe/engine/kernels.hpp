@@ -111,6 +111,17 @@ struct Kernels {
   void (*winograd_output)(int n, const T* tiles, ptrdiff_t stride,
                           const T* bias, T* out);
 
+  // Of depthwise.hpp.
+  /// y[j] = bias + sum over k < taps of w[k] x[offset[k] + j] for 0 <= j < n.
+  /// May read one vector beyond the last number asked for.
+  void (*weighted_row)(int n, int taps, const int* offset, const T* w, T bias,
+                       const T* x, T* y);
+  /// sum[k] = the sum of dy[r * n + j] x[offset[k] + r * x_row + j] over all
+  /// 0 <= r < rows and 0 <= j < n, for each k < taps.
+  void (*products_of_rows)(int rows, int n, const T* dy, const T* x,
+                           ptrdiff_t x_row, int taps, const int* offset,
+                           T* sum);
+
   /// A row of max pooling: the largest number of each of n windows of window_h
   /// x window_w numbers, the first of them at `first`, and where it is, both
   /// counted from `image`.

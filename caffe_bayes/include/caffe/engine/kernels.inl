@@ -2,6 +2,7 @@
 
 #include "caffe/engine/kernels/vector.inl"
 // The others build on it.
+#include "caffe/engine/kernels/depthwise.inl"
 #include "caffe/engine/kernels/elementwise.inl"
 #include "caffe/engine/kernels/normalisation.inl"
 #include "caffe/engine/kernels/packing.inl"
@@ -26,6 +27,8 @@ const Kernels<T>& All() {
       WinogradWeights<T>,
       WinogradInput<T>,
       WinogradOutput<T>,
+      WeightedRow<T>,
+      ProductsOfRows<T>,
       MaxPoolRow<T>,
       MaxPoolGradient<T>,
       ActivationOf<Relu, T>(),
