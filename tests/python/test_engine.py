@@ -55,10 +55,12 @@ LENET = (
     """
 )
 
-# A residual block and activations, with the same names.
+# A residual block and activations, with the same names. Biases right before a BatchNorm would have
+# the gradient 0.
 RESIDUAL = (
     INPUTS
     + bayes_layer("Convolution", "conv1", "data", "num_output: 8 kernel_size: 5 stride: 2")
+    + plain_layer("ELU", "elu", "conv1", "conv1")
     + plain_layer("BatchNorm", "norm1", "conv1", "conv1")
     + """
     layer {
@@ -67,11 +69,10 @@ RESIDUAL = (
       bayes_param { kl_weight: 1 dataset_size: 100 prior_std: 1 draws_per_batch: 5 }
     }
     """
-    + plain_layer("ELU", "elu", "conv1", "conv1")
     + bayes_layer("Convolution", "conv2", "conv1", "num_output: 8 kernel_size: 3 pad: 1 group: 8")
+    + plain_layer("Swish", "swish", "conv2", "conv2")
     + plain_layer("BatchNorm", "norm2", "conv2", "norm2")
     + plain_layer("Scale", "scale2", "norm2", "norm2", "scale_param { bias_term: true }")
-    + plain_layer("Swish", "swish", "norm2", "norm2")
     + plain_layer("Eltwise", "sum", "conv1 norm2", "sum", "eltwise_param { coeff: 1 coeff: 0.5 }")
     + plain_layer("PReLU", "prelu", "sum", "sum")
     + plain_layer("Bias", "bias", "sum", "sum")

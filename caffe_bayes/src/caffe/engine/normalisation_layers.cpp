@@ -30,9 +30,12 @@ void MeansAndVariances(const engine::Rows& rows, const T* x, T* mean,
   });
   engine::SumOverImages<T>(rows, row_mean, false, mean);
   for (int c = 0; c < rows.channels; ++c) mean[c] /= rows.images;
-  for (ptrdiff_t row = 0; row < rows.count(); ++row) {
-    const T distance = row_mean[row] - mean[row % rows.channels];
-    row_variance[row] += distance * distance;
+  for (ptrdiff_t image = 0; image < rows.images; ++image) {
+    const T* own = row_mean + image * rows.channels;
+    T* to = row_variance + image * rows.channels;
+    for (int c = 0; c < rows.channels; ++c) {
+      to[c] += (own[c] - mean[c]) * (own[c] - mean[c]);
+    }
   }
   engine::SumOverImages<T>(rows, row_variance, false, variance);
   for (int c = 0; c < rows.channels; ++c) variance[c] /= rows.images;
