@@ -84,6 +84,30 @@ vector<Case> Convolutions() {
                   {2, 20, 9, 9}),
       Convolution("num_output: 9 kernel_size: 3 group: 3 bias_term: false",
                   {2, 3, 9, 9}),
+      // Each channel by itself.
+      Convolution("num_output: 3 kernel_size: 3 pad: 1 group: 3",
+                  {9, 3, 70, 35}),
+      Convolution("num_output: 20 kernel_size: 3 pad: 1 stride: 2 group: 20",
+                  {3, 20, 14, 15}),
+      Convolution("num_output: 4 kernel_size: 3 pad: 1 stride: 2 group: 4",
+                  {3, 4, 13, 28}),
+      Convolution("num_output: 4 kernel_size: 5 pad: 3 stride: 3 group: 4",
+                  {3, 4, 13, 28}),
+      Convolution("num_output: 4 kernel_size: 1 stride: 2 group: 4",
+                  {3, 4, 5, 6}),
+      Convolution("num_output: 4 kernel_size: 2 stride: 3 group: 4",
+                  {3, 4, 10, 11}),
+      Convolution("num_output: 4 kernel_size: 3 pad: 5 dilation: 2 group: 4",
+                  {3, 4, 7, 7}),
+      Convolution("num_output: 4 kernel_size: 3 dilation: 3 stride: 2 group: 4",
+                  {3, 4, 17, 16}),
+      Convolution("num_output: 3 kernel_h: 2 kernel_w: 5 pad_h: 0 pad_w: 2"
+                  " stride_h: 1 stride_w: 2 group: 3",
+                  {2, 3, 5, 33}),
+      Convolution("num_output: 3 kernel_h: 4 kernel_w: 1 pad_h: 2 pad_w: 0"
+                  " stride_h: 3 stride_w: 1 group: 3 bias_term: false",
+                  {2, 3, 9, 9}),
+      Convolution("num_output: 2 kernel_size: 3 pad: 1 group: 2", {2, 2, 1, 1}),
       // Many images; weights of which few sums fit into the engine's memory.
       Convolution("num_output: 5 kernel_size: 3 pad: 1", {19, 3, 6, 6}),
       Convolution("num_output: 64 kernel_size: 3", {17, 128, 4, 3}),
@@ -269,13 +293,109 @@ vector<Case> Concats() {
   };
 }
 
-vector<Case> Splits() {
+// Shapes with planes of all sizes, with channels that come one after the other,
+// and with more numbers than one thread takes at a time.
+static vector<vector<int> > ImageShapes() {
+  return {{6, 1},        {5, 7},          {64, 300},      {3, 5, 4},
+          {3, 2, 3, 3},  {2, 70, 4, 4},   {5, 17, 7, 7},  {4, 3, 33, 31},
+          {2, 3, 65, 1}, {1, 2, 100, 99}, {9, 20, 12, 12}};
+}
+
+vector<Case> BatchNorms() {
   vector<Case> cases;
-  for (int tops : {1, 2, 3, 5}) {
-    cases.push_back({"type: 'Split'", {{3, 7}}, tops});
-    cases.push_back({"type: 'Split'", {{3, 7000}}, tops});
+  for (const auto& shape : ImageShapes()) {
+    for (const char* options :
+         {"use_global_stats: false",
+          "use_global_stats: false moving_average_fraction: 0.5 eps: 0.1",
+          "use_global_stats: true"}) {
+      for (int tops : {0, 1}) {
+        cases.push_back(
+            {string("type: 'BatchNorm' batch_norm_param { ") + options + " }",
+             {shape},
+             tops});
+      }
+    }
   }
   return cases;
+}
+
+vector<Case> Scales() {
+  vector<Case> cases;
+  const auto add = [&](const string& options,
+                       const vector<vector<int> >& bottoms) {
+    for (int tops : {0, 1}) {
+      cases.push_back(
+          {"type: 'Scale' scale_param { " + options + " }", bottoms, tops});
+      cases.push_back(
+          {"type: 'Scale' scale_param { bias_term: true " + options + " }",
+           bottoms, tops});
+      cases.push_back(
+          {"type: 'Bias' bias_param { " + options + " }", bottoms, tops});
+    }
+  };
+  for (const auto& shape : ImageShapes()) add("", {shape});
+  add("num_axes: 2", {{3, 4, 5, 6}});
+  add("num_axes: -1", {{3, 4, 50, 60}});
+  add("axis: 2", {{3, 4, 5, 6}});
+  add("axis: -1", {{3, 4, 5, 6}});
+  add("axis: 0", {{3, 4, 5}});
+  add("axis: 0 num_axes: -1", {{3, 40, 50}});
+  add("num_axes: 0", {{3, 4, 5}});
+  add("num_axes: 0", {{3, 40, 500}});
+  // The factors or summands are a bottom.
+  add("", {{3, 4, 5, 6}, {4}});
+  add("", {{3, 4, 5, 6}, {4, 5}});
+  add("axis: 0", {{3, 4, 50, 60}, {3, 4}});
+  add("axis: 0", {{3, 4, 5}, {3, 4, 5}});
+  add("axis: 0", {{3, 4, 5}, {}});
+  return cases;
+}
+
+vector<Case> Eltwises() {
+  vector<Case> cases;
+  const vector<vector<int> > shapes = {{1, 1}, {2, 3, 4, 5}, {3, 20, 150}};
+  for (const auto& shape : shapes) {
+    for (const char* options :
+         {"operation: SUM", "operation: MAX", "operation: PROD",
+          "operation: PROD stable_prod_grad: false"}) {
+      for (int bottoms : {2, 3, 5}) {
+        cases.push_back(
+            {string("type: 'Eltwise' eltwise_param { ") + options + " }",
+             vector<vector<int> >(bottoms, shape), 1});
+      }
+    }
+    cases.push_back({"type: 'Eltwise' eltwise_param { coeff: 1 coeff: -1 }",
+                     {shape, shape},
+                     1});
+    cases.push_back(
+        {"type: 'Eltwise' eltwise_param { coeff: 2 coeff: 0 coeff: 0.3 }",
+         {shape, shape, shape},
+         1});
+  }
+  return cases;
+}
+
+vector<Case> Activations() {
+  vector<Case> cases;
+  const vector<vector<int> > shapes = {
+      {1, 1}, {3, 17}, {2, 5, 3, 4}, {3, 70, 50}, {5, 3, 40, 41}};
+  for (const char* layer :
+       {"type: 'Sigmoid'", "type: 'TanH'", "type: 'ELU'",
+        "type: 'ELU' elu_param { alpha: 0.3 }", "type: 'Swish'",
+        "type: 'Swish' swish_param { beta: -1.5 }", "type: 'PReLU'",
+        "type: 'PReLU' prelu_param { channel_shared: true }"}) {
+    for (const auto& shape : shapes) {
+      for (int tops : {0, 1}) cases.push_back({layer, {shape}, tops});
+    }
+  }
+  return cases;
+}
+
+vector<Case> Splits() {
+  return {{"type: 'Split'", {{2, 3}}, 1},
+          {"type: 'Split'", {{2, 3, 4}}, 2},
+          {"type: 'Split'", {{3, 70, 50}}, 2},
+          {"type: 'Split'", {{3, 70, 50}}, 4}};
 }
 
 vector<Case> BayesLayers() {
@@ -301,6 +421,13 @@ vector<Case> BayesLayers() {
            bayes,
        {{2, 2, 4, 5}},
        1},
+      {"type: 'BayesScale' scale_param { bias_term: true }" + bayes,
+       {{4, 7, 50, 51}},
+       0},
+      {"type: 'BayesScale' scale_param { bias_term: true } bayes_param {"
+       " kl_weight: 2 dataset_size: 100 prior_std: 1 draws_per_batch: 2 }",
+       {{4, 7, 50, 51}},
+       2},
   };
 }
 
@@ -308,7 +435,8 @@ vector<Case> All() {
   vector<Case> all;
   for (const auto& cases :
        {Convolutions(), InnerProducts(), Poolings(), Relus(), Softmaxes(),
-        Lrns(), Concats(), Splits()}) {
+        Lrns(), Concats(), BatchNorms(), Scales(), Eltwises(), Activations(),
+        Splits()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

@@ -14,7 +14,7 @@ namespace caffe {
 struct Case {
   std::string layer;
   std::vector<std::vector<int> > bottoms;
-  int tops;  // 0: one, in place of the bottom
+  int tops;  // 0: one, in place of the first bottom
 };
 
 std::string Describe(const Case& c);
@@ -30,6 +30,12 @@ std::vector<Case> Relus();
 std::vector<Case> Softmaxes();
 std::vector<Case> Lrns();
 std::vector<Case> Concats();
+std::vector<Case> BatchNorms();
+/// Scale and Bias.
+std::vector<Case> Scales();
+std::vector<Case> Eltwises();
+/// All activations but ReLU.
+std::vector<Case> Activations();
 std::vector<Case> Splits();
 /// Bayesian layers, some with more weights than one thread takes at a time.
 std::vector<Case> BayesLayers();

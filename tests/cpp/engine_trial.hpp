@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "caffe/engine/engine.hpp"
 #include "caffe/engine/team.hpp"
 #include "caffe/layer_factory.hpp"
 #include "engine_cases.hpp"
@@ -60,6 +61,18 @@ void FillItems(unsigned seed, int first, const vector<int>& shape, Dtype* to) {
   }
 }
 
+// Sets what DEFAULT engine means while it lives.
+class WithDefault {
+ public:
+  explicit WithDefault(bool is_engine) : before_(engine::IsChosen(0)) {
+    engine::SetDefault(is_engine);
+  }
+  ~WithDefault() { engine::SetDefault(before_); }
+
+ private:
+  bool before_;
+};
+
 // One layer, set up with random parameters, and its blobs.
 template <typename Dtype>
 class Trial {
@@ -68,9 +81,11 @@ class Trial {
 
   // With Caffe's own code, or with the engine as far as it is chosen.
   explicit Trial(const Case& c, bool upstream = false, int first_item = 0)
-      : case_(c) {
+      : case_(c), by_default_(engine::IsChosen(0)) {
     LayerParameter param = Param(c);
     if (upstream) ChooseUpstream(&param);
+    // Layers without an engine field have nothing else to tell them.
+    if (upstream && !HasEngineField(param.type())) by_default_ = false;
     Caffe::set_random_seed(1701);
     layer_ = LayerRegistry<Dtype>::CreateLayer(param);
     for (int i = 0; i < c.bottoms.size(); ++i) {
@@ -79,7 +94,7 @@ class Trial {
                 bottom_[i]->mutable_cpu_data());
     }
     for (int i = 0; i < c.tops; ++i) Add(new Blob<Dtype>, &top_);
-    if (c.tops == 0) top_ = bottom_;
+    if (c.tops == 0) top_.push_back(bottom_[0]);
     layer_->SetUp(bottom_, top_);
     const int stock = param.type().compare(0, 5, "Bayes")
                           ? layer_->blobs().size()
@@ -88,6 +103,7 @@ class Trial {
       Blob<Dtype>* blob = layer_->blobs()[i].get();
       FillNormal(200 + i, blob->count(), blob->mutable_cpu_data());
     }
+    if (param.type() == "BatchNorm") MakeVariances();
     propagate_down_.assign(bottom_.size(), true);
     // What is to be added to, and what is to be written over.
     int seed = 300;
@@ -105,6 +121,7 @@ class Trial {
   vector<bool>& propagate_down() { return propagate_down_; }
 
   Results<Dtype> Forward() {
+    const WithDefault with_default(by_default_);
     layer_->Forward(bottom_, top_);
     Results<Dtype> results;
     for (int i = 0; i < top_.size(); ++i) {
@@ -118,7 +135,7 @@ class Trial {
     for (int i = 0; i < top_.size(); ++i) {
       FillNormal(400 + i, top_[i]->count(), top_[i]->mutable_cpu_diff());
     }
-    layer_->Backward(top_, propagate_down_, bottom_);
+    Backward();
     for (int i = 0; i < layer_->blobs().size(); ++i) {
       const Blob<Dtype>& blob = *layer_->blobs()[i];
       results.push_back({"parameter " + std::to_string(i), Data(blob), 0});
@@ -131,6 +148,11 @@ class Trial {
           {"gradient of bottom " + std::to_string(i), Diff(*bottom_[i]), 0});
     }
     return results;
+  }
+
+  void Backward() {
+    const WithDefault with_default(by_default_);
+    layer_->Backward(top_, propagate_down_, bottom_);
   }
 
   static Numbers<Dtype> Data(const Blob<Dtype>& blob) {
@@ -155,9 +177,30 @@ class Trial {
     param->mutable_relu_param()->set_engine(ReLUParameter_Engine_CAFFE);
     param->mutable_softmax_param()->set_engine(SoftmaxParameter_Engine_CAFFE);
     param->mutable_lrn_param()->set_engine(LRNParameter_Engine_CAFFE);
+    param->mutable_sigmoid_param()->set_engine(SigmoidParameter_Engine_CAFFE);
+    param->mutable_tanh_param()->set_engine(TanHParameter_Engine_CAFFE);
+  }
+
+  static bool HasEngineField(const string& type) {
+    for (const char* other : {"BatchNorm", "Bias", "Concat", "ELU", "Eltwise",
+                              "PReLU", "Scale", "Split", "Swish"}) {
+      if (type == other) return false;
+    }
+    return true;
+  }
+
+  // The sums of variances, and how many there are.
+  void MakeVariances() {
+    for (int i : {1, 2}) {
+      Blob<Dtype>* blob = layer_->blobs()[i].get();
+      for (int j = 0; j < blob->count(); ++j) {
+        blob->mutable_cpu_data()[j] = 1 + std::fabs(blob->cpu_data()[j]);
+      }
+    }
   }
 
   Case case_;
+  bool by_default_;
   vector<BlobPtr> owned_;
   vector<Blob<Dtype>*> bottom_, top_;
   vector<bool> propagate_down_;

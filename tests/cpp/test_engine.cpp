@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -105,53 +106,179 @@ TYPED_TEST(EngineTest, LrnIsUpstreams) {
   this->ExpectLikeUpstream(Lrns(), this->Tolerance());
 }
 
+TYPED_TEST(EngineTest, BatchNormIsUpstreams) {
+  this->ExpectLikeUpstream(BatchNorms(), this->Tolerance());
+}
+
+TYPED_TEST(EngineTest, EltwiseIsUpstreams) {
+  this->ExpectLikeUpstream(Eltwises(), this->Tolerance());
+}
+
+TYPED_TEST(EngineTest, ActivationsAreUpstreams) {
+  this->ExpectLikeUpstream(Activations(), this->Tolerance());
+}
+
+TYPED_TEST(EngineTest, SplitIsUpstreams) {
+  this->ExpectLikeUpstream(Splits(), this->Tolerance());
+}
+
+// Gradients of parameters are added to what is there. Upstream forgets to where
+// there is one number for each parameter, or one image.
+TYPED_TEST(EngineTest, ScaleIsUpstreams) {
+  if (!engine::IsChosen(0)) return;
+  for (const Case& c : Scales()) {
+    SCOPED_TRACE(Describe(c));
+    Trial<TypeParam> trial(c), upstream(c, true);
+    const int params = trial.layer()->blobs().size();
+    vector<Numbers<TypeParam> > before;
+    for (int i = 0; i < params; ++i) {
+      Blob<TypeParam>* blob = upstream.layer()->blobs()[i].get();
+      before.push_back(upstream.Diff(*blob));
+      blob->scale_diff(0);
+    }
+    Results<TypeParam> expected = upstream.ForwardBackward();
+    for (int i = 0; i < params; ++i) {
+      Numbers<TypeParam>& gradient = expected[2 + 2 * i].numbers;
+      for (int j = 0; j < gradient.size(); ++j) gradient[j] += before[i][j];
+    }
+    ExpectClose(expected, trial.ForwardBackward(), this->Tolerance());
+  }
+}
+
+// Where numbers are far from 0, the difference of mean squares has no digit of
+// the variance left.
+TYPED_TEST(EngineTest, BatchNormOfNumbersFarFromZero) {
+  if (!engine::IsChosen(0)) return;
+  for (const Case& c : BatchNorms()) {
+    const vector<int>& shape = c.bottoms[0];
+    if (c.layer.find("use_global_stats: true") != string::npos) continue;
+    SCOPED_TRACE(Describe(c));
+    Trial<TypeParam> trial(c);
+    const double eps = Param(c).batch_norm_param().eps();
+    const int count = trial.bottom(0)->count(), channels = shape[1];
+    const int length = trial.bottom(0)->count(2), rows = count / length;
+    vector<double> mean(channels), variance(channels), x(count);
+    TypeParam* data = trial.bottom(0)->mutable_cpu_data();
+    for (int i = 0; i < count; ++i) x[i] = data[i] += 30000;
+    const auto channel = [&](int i) { return i / length % channels; };
+    const double numbers = static_cast<double>(rows / channels) * length;
+    for (int i = 0; i < count; ++i) mean[channel(i)] += x[i] / numbers;
+    for (int i = 0; i < count; ++i) {
+      variance[channel(i)] += std::pow(x[i] - mean[channel(i)], 2) / numbers;
+    }
+    Results<TypeParam> expected = trial.Forward();
+    for (int i = 0; i < count; ++i) {
+      expected[0].numbers[i] =
+          (x[i] - mean[channel(i)]) / std::sqrt(variance[channel(i)] + eps);
+    }
+    // A few units in the last place of the mean, in standard deviations.
+    ExpectClose(expected, {{"top 0", trial.Data(*trial.top(0)), 0}},
+                std::numeric_limits<TypeParam>::epsilon() * 90000);
+  }
+}
+
+// Each gradient of a layer that has several, wanted or not.
+TYPED_TEST(EngineTest, ScaleHasTheGradientsThatAreWanted) {
+  if (!engine::IsChosen(0)) return;
+  for (const Case& c : Scales()) {
+    const Results<TypeParam> all = Trial<TypeParam>(c).ForwardBackward();
+    const int params = Trial<TypeParam>(c).layer()->blobs().size();
+    const int bottoms = c.bottoms.size();
+    for (int wanted = 0; wanted < 1 << (params + bottoms); ++wanted) {
+      SCOPED_TRACE(Describe(c) + " wanted " + std::to_string(wanted));
+      Trial<TypeParam> trial(c);
+      const auto is_wanted = [&](int i) { return wanted >> i & 1; };
+      Results<TypeParam> expected = all;
+      for (int i = 0; i < params; ++i) {
+        trial.layer()->set_param_propagate_down(i, is_wanted(i));
+        if (is_wanted(i)) continue;
+        expected[2 + 2 * i].numbers = trial.Diff(*trial.layer()->blobs()[i]);
+      }
+      for (int i = 0; i < bottoms; ++i) {
+        const int result = 1 + 2 * params + i;
+        trial.propagate_down()[i] = is_wanted(params + i);
+        if (is_wanted(params + i)) continue;
+        // In place, it is the top's.
+        expected[result].numbers = trial.Diff(*trial.bottom(i));
+        if (i == 0 && c.tops == 0) {
+          FillNormal(400, trial.bottom(0)->count(),
+                     expected[result].numbers.data());
+        }
+      }
+      ExpectSameBits(expected, trial.ForwardBackward());
+    }
+  }
+}
+
+TYPED_TEST(EngineTest, ActivationsOfInfinityAndNaN) {
+  const TypeParam inf = std::numeric_limits<TypeParam>::infinity();
+  const TypeParam special[] = {inf, -inf, TypeParam(NAN)};
+  for (const Case& c : Activations()) {
+    this->ExpectLikeUpstream(c, this->Tolerance(), false,
+                             [&](Blob<TypeParam>* bottom) {
+                               TypeParam* x = bottom->mutable_cpu_data();
+                               for (int i = 0; i < bottom->count(); i += 5)
+                                 x[i] = special[i % 3];
+                             });
+  }
+}
+
+// Each number has a small error of its own size: also where functions are close
+// to 0.
+TYPED_TEST(EngineTest, ActivationsOfSmallAndLargeNumbers) {
+  if (!engine::IsChosen(0)) return;
+  const std::map<string, std::function<double(double)> > formulas = {
+      {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }},
+      {"TanH", [](double x) { return std::tanh(x); }},
+      {"ELU", [](double x) { return x > 0 ? x : std::expm1(x); }},
+      {"Swish", [](double x) { return x / (1 + std::exp(-x)); }}};
+  const int n = 37;
+  for (const auto& formula : formulas) {
+    for (double x : {1e-30, 1e-7, 1e-4, 1e-2, 0.3, 0.7, 1.0, 2.0, 5.0, 20.0,
+                     80.0, 87.5, 100.0, 1e30}) {
+      for (TypeParam input : {-x, x}) {
+        SCOPED_TRACE(formula.first + " of " + std::to_string(input));
+        Trial<TypeParam> trial({"type: '" + formula.first + "'", {{1, n}}, 1});
+        caffe_set(n, input, trial.bottom(0)->mutable_cpu_data());
+        const TypeParam y = formula.second(input);
+        // Below this, single precision has no more of them.
+        const TypeParam tiny = 1e-30;
+        ExpectClose<TypeParam>({{"top 0", Numbers<TypeParam>(n, y), tiny}},
+                               trial.Forward(), this->Tolerance());
+      }
+    }
+  }
+}
+
+// Which of several that are the same is the largest.
+TYPED_TEST(EngineTest, EltwiseOfTies) {
+  for (const Case& c : Eltwises()) {
+    if (c.layer.find("MAX") == string::npos) continue;
+    SCOPED_TRACE(Describe(c));
+    Results<TypeParam> results[2];
+    for (bool upstream : {false, true}) {
+      Trial<TypeParam> trial(c, upstream);
+      for (int i = 0; i < c.bottoms.size(); ++i) {
+        TypeParam* x = trial.bottom(i)->mutable_cpu_data();
+        for (int j = 0; j < trial.bottom(i)->count(); ++j) {
+          x[j] = (j + i) % 7 ? std::round(x[j]) : TypeParam(NAN);
+        }
+      }
+      results[upstream] = trial.ForwardBackward();
+    }
+    ExpectSameBits(results[1], results[0]);
+  }
+}
+
+TYPED_TEST(EngineTest, ConcatIsUpstreams) {
+  this->ExpectLikeUpstream(Concats(), 0);
+}
+
 // Maxima and ReLU move numbers about, and are the same to the bit.
 TYPED_TEST(EngineTest, PoolingIsUpstreams) {
   for (const Case& c : Poolings()) {
     this->ExpectLikeUpstream(vector<Case>{c},
                              IsMaxPooling(c) ? 0 : this->Tolerance());
-  }
-}
-
-// These two have no engine field: what they compute is plain to see.
-TYPED_TEST(EngineTest, ConcatCopies) {
-  for (const Case& c : Concats()) {
-    SCOPED_TRACE(Describe(c));
-    Trial<TypeParam> trial(c);
-    trial.ForwardBackward();
-    const Blob<TypeParam>& top = *trial.top(0);
-    const int axis = Param(c).concat_param().axis();
-    const int row = top.count(axis);
-    int at = 0;
-    for (int i = 0; i < c.bottoms.size(); ++i) {
-      const Blob<TypeParam>& bottom = *trial.bottom(i);
-      const int size = bottom.count(axis);
-      for (int n = 0; n < top.count(0, axis); ++n) {
-        EXPECT_TRUE(std::equal(bottom.cpu_data() + n * size,
-                               bottom.cpu_data() + (n + 1) * size,
-                               top.cpu_data() + n * row + at));
-        EXPECT_TRUE(std::equal(bottom.cpu_diff() + n * size,
-                               bottom.cpu_diff() + (n + 1) * size,
-                               top.cpu_diff() + n * row + at));
-      }
-      at += size;
-    }
-    EXPECT_EQ(row, at);
-  }
-}
-
-TYPED_TEST(EngineTest, SplitAddsGradients) {
-  for (const Case& c : Splits()) {
-    SCOPED_TRACE(Describe(c));
-    Trial<TypeParam> trial(c);
-    const Results<TypeParam> results = trial.ForwardBackward();
-    Numbers<TypeParam> sum = trial.Diff(*trial.top(0));
-    for (int i = 1; i < c.tops; ++i) {
-      for (int j = 0; j < sum.size(); ++j) {
-        sum[j] += trial.top(i)->cpu_diff()[j];
-      }
-    }
-    ExpectSameBits<TypeParam>({{"gradient", sum, 0}}, {results.back()});
   }
 }
 
@@ -372,8 +499,12 @@ TYPED_TEST(EngineTest, ImagesDoNotDependOnTheirBatch) {
   if (!engine::IsChosen(0)) return;  // BLAS does not promise it.
   for (const Case& c : All()) {
     const int images = c.bottoms[0][0];
-    // Axis 0 is not that of the images there.
-    if (c.layer.find("axis: 0") != string::npos) continue;
+    // Axis 0 is not that of the images there, or images are mixed.
+    if (c.layer.find("axis: 0") != string::npos ||
+        c.layer.find("use_global_stats: false") != string::npos ||
+        c.bottoms.back().front() != images) {
+      continue;
+    }
     SCOPED_TRACE(Describe(c));
     Trial<TypeParam> together(c);
     const Results<TypeParam> whole = together.Forward();
@@ -396,8 +527,8 @@ TYPED_TEST(EngineTest, ImagesDoNotDependOnTheirBatch) {
 
 // The threads' memory is used again, and holds anything.
 TYPED_TEST(EngineTest, WhatWasComputedBeforeDoesNotMatter) {
-  for (const auto& cases :
-       {Convolutions(), InnerProducts(), Poolings(), Lrns()}) {
+  for (const auto& cases : {Convolutions(), InnerProducts(), Poolings(), Lrns(),
+                            BatchNorms(), Scales()}) {
     for (const Case& c : cases) {
       // Upstream's gradient of NaN is written to where it may not.
       if (!engine::IsChosen(0) && IsMaxPooling(c)) continue;

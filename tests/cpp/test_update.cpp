@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "caffe/sgd_solvers.hpp"
+#include "caffe/solver_factory.hpp"
 #include "caffe/test/test_caffe_main.hpp"
 #include "engine_trial.hpp"
 
@@ -43,7 +45,9 @@ class UpdateTest : public CPUDeviceTest<Dtype> {
             product +
             " param { lr_mult: 0 decay_mult: 3 } param { lr_mult: 0 } }",
         param.mutable_net_param()));
-    solver_.reset(new SGDSolver<Dtype>(param));
+    if (!param.has_type()) param.set_type("SGD");
+    solver_.reset(dynamic_cast<SGDSolver<Dtype>*>(
+        SolverRegistry<Dtype>::CreateSolver(param)));
   }
 
   Blob<Dtype>* Parameter(int i) {
@@ -76,19 +80,37 @@ class UpdateTest : public CPUDeviceTest<Dtype> {
     return std::sqrt(sum);
   }
 
+  // The step of a weight: from its gradient, its rate, the number of the step
+  // (0, 1, 2) and two numbers that it remembers, h and v.
+  typedef std::function<double(double gradient, double rate, int step,
+                               double* h, double* v)>
+      Rule;
+
+  static Rule Momentum(double momentum) {
+    return [=](double gradient, double rate, int, double* h, double*) {
+      return *h = momentum * *h + rate * gradient;
+    };
+  }
+
+  void ExpectFormula(const string& options, double momentum, double decay,
+                     double iter_size, double clip, bool l1) {
+    ExpectRule(options, Momentum(momentum), decay, iter_size, clip, l1);
+  }
+
   // Three updates against the formula, in double precision; options are numbers
   // that single precision has.
   //   g = clip / iter_size gradient + decay w   (or decay sign(w))
-  //   h = momentum h + rate g;  w = w - h
-  void ExpectFormula(const string& options, double momentum, double decay,
-                     double iter_size, double clip, bool l1) {
+  //   w = w - rule(g)
+  void ExpectRule(const string& options, const Rule& rule, double decay,
+                  double iter_size, double clip, bool l1) {
     SCOPED_TRACE(options);
     MakeSolver(options);
-    vector<vector<double> > w(kParams), h(kParams);
+    vector<vector<double> > w(kParams), h(kParams), v(kParams);
     for (int i = 0; i < kParams; ++i) {
       const Numbers<Dtype> start = Trial<Dtype>::Data(*Parameter(i));
       w[i].assign(start.begin(), start.end());
       h[i].assign(start.size(), 0);
+      v[i].assign(start.size(), 0);
     }
     const Numbers<Dtype> frozen = Trial<Dtype>::Data(*Parameter(2));
     for (int step = 0; step < 3; ++step) {
@@ -101,8 +123,7 @@ class UpdateTest : public CPUDeviceTest<Dtype> {
           const double pull = l1 ? (w[i][j] > 0) - (w[i][j] < 0) : w[i][j];
           const double g =
               scale * Parameter(i)->cpu_diff()[j] + decay * decays_[i] * pull;
-          h[i][j] = momentum * h[i][j] + 0.125 * rates_[i] * g;
-          w[i][j] -= h[i][j];
+          w[i][j] -= rule(g, 0.125 * rates_[i], step, &h[i][j], &v[i][j]);
         }
       }
       solver_->ApplyUpdate();
@@ -110,6 +131,8 @@ class UpdateTest : public CPUDeviceTest<Dtype> {
       Results<Dtype> expected = State();
       for (int i = 0; i < kParams; ++i) {
         expected[2 * i].numbers.assign(w[i].begin(), w[i].end());
+        // What does not learn need not remember.
+        if (rates_[i] == 0) continue;
         expected[2 * i + 1].numbers.assign(h[i].begin(), h[i].end());
       }
       ExpectClose<Dtype>(expected, State(), EngineTolerance<Dtype>());
@@ -133,6 +156,42 @@ TYPED_TEST(UpdateTest, IsTheFormula) {
   this->ExpectFormula(
       "momentum: 0.5 weight_decay: 0.25 regularization_type: 'L1' iter_size: 2",
       0.5, 0.25, 2, 0, true);
+}
+
+// With the formulas of the papers, as far as Caffe follows them.
+TYPED_TEST(UpdateTest, OtherSolversAreTheirFormulas) {
+  const auto expect = [&](const string& options,
+                          const typename TestFixture::Rule& rule) {
+    this->ExpectRule(options, rule, 0, 1, 0, false);
+    this->ExpectRule(
+        options + " weight_decay: 0.25 iter_size: 4 clip_gradients: 7", rule,
+        0.25, 4, 7, false);
+  };
+  expect("type: 'Nesterov' momentum: 0.875",
+         [](double g, double rate, int, double* h, double*) {
+           const double before = *h;
+           *h = 0.875 * before + rate * g;
+           return 1.875 * *h - 0.875 * before;
+         });
+  expect("type: 'AdaGrad' delta: 0.125",
+         [](double g, double rate, int, double* h, double*) {
+           *h += g * g;
+           return rate * g / (std::sqrt(*h) + 0.125);
+         });
+  expect("type: 'RMSProp' rms_decay: 0.75 delta: 0.125",
+         [](double g, double rate, int, double* h, double*) {
+           *h = 0.75 * *h + 0.25 * g * g;
+           return rate * g / (std::sqrt(*h) + 0.125);
+         });
+  expect("type: 'Adam' momentum: 0.875 momentum2: 0.9990234375 delta: 0.125",
+         [](double g, double rate, int step, double* h, double* v) {
+           const double beta2 = 0.9990234375;
+           *h = 0.875 * *h + 0.125 * g;
+           *v = beta2 * *v + (1 - beta2) * g * g;
+           rate *= std::sqrt(1 - std::pow(beta2, step + 1)) /
+                   (1 - std::pow(0.875, step + 1));
+           return rate * *h / (std::sqrt(*v) + 0.125);
+         });
 }
 
 TYPED_TEST(UpdateTest, SameBitsForAnyNumberOfThreads) {

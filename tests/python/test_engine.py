@@ -29,28 +29,28 @@ def pooling(name, bottom, options="pool: MAX kernel_size: 2 stride: 2"):
         }}"""
 
 
-def lrn(name, bottom, options):
-    return f"""
-        layer {{
-          name: "{name}" type: "LRN" bottom: "{bottom}" top: "{name}"
-          lrn_param {{ {options} }}
-        }}"""
+def plain_layer(kind, name, bottoms, top, options=""):
+    names = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {names} top: "{top}" {options} }}'
 
 
-# LeNet, and beside its second pooling a branch with the other layers that the engine has.
-LENET = (
-    """
+WITHIN = "lrn_param { norm_region: WITHIN_CHANNEL local_size: 3 beta: 0.6 }"
+INPUTS = """
     force_backward: true
     layer { name: "data" type: "Input" top: "data"
             input_param { shape { dim: 5 dim: 1 dim: 28 dim: 28 } } }
     layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 5 } } }
     """
+
+# LeNet, and beside its second pooling a branch with other layers.
+LENET = (
+    INPUTS
     + bayes_layer("Convolution", "conv1", "data", "num_output: 20 kernel_size: 5")
     + pooling("pool1", "conv1")
     + bayes_layer("Convolution", "conv2", "pool1", "num_output: 50 kernel_size: 5")
     + pooling("pool2", "conv2")
-    + lrn("across", "conv2", "alpha: 0.1")
-    + lrn("within", "across", "norm_region: WITHIN_CHANNEL local_size: 3 beta: 0.6")
+    + plain_layer("LRN", "across", "conv2", "across", "lrn_param { alpha: 0.1 }")
+    + plain_layer("LRN", "within", "across", "within", WITHIN)
     + pooling("padded", "within", "pool: MAX kernel_size: 3 stride: 1 pad: 1")
     + pooling("average", "padded", "pool: AVE kernel_size: 3 stride: 2 pad: 1")
     + pooling("whole", "average", "pool: AVE global_pooling: true")
@@ -62,6 +62,38 @@ LENET = (
     + bayes_layer("InnerProduct", "fc1", "both", "num_output: 70")
     + 'layer { name: "relu" type: "ReLU" bottom: "fc1" top: "fc1" }'
     + bayes_layer("InnerProduct", "fc2", "fc1", "num_output: 10")
+    + """
+    layer { name: "prob" type: "Softmax" bottom: "fc2" top: "prob" }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc2" bottom: "label" top: "loss" }
+    """
+)
+
+# A residual block and activations, with the same names. Biases right before a BatchNorm would have
+# the gradient 0.
+RESIDUAL = (
+    INPUTS
+    + bayes_layer("Convolution", "conv1", "data", "num_output: 8 kernel_size: 5 stride: 2")
+    + plain_layer("ELU", "elu", "conv1", "conv1")
+    + plain_layer("BatchNorm", "norm1", "conv1", "conv1")
+    + """
+    layer {
+      name: "scale1" type: "BayesScale" bottom: "conv1" top: "conv1"
+      scale_param { bias_term: true }
+      bayes_param { kl_weight: 1 dataset_size: 100 prior_std: 1 draws_per_batch: 5 }
+    }
+    """
+    + bayes_layer("Convolution", "conv2", "conv1", "num_output: 8 kernel_size: 3 pad: 1 group: 8")
+    + plain_layer("Swish", "swish", "conv2", "conv2")
+    + plain_layer("BatchNorm", "norm2", "conv2", "norm2")
+    + plain_layer("Scale", "scale2", "norm2", "norm2", "scale_param { bias_term: true }")
+    + plain_layer("Eltwise", "sum", "conv1 norm2", "sum", "eltwise_param { coeff: 1 coeff: 0.5 }")
+    + plain_layer("PReLU", "prelu", "sum", "sum")
+    + plain_layer("Bias", "bias", "sum", "sum")
+    + bayes_layer("InnerProduct", "fc1", "sum", "num_output: 70")
+    + plain_layer("TanH", "tanh", "fc1", "fc1")
+    + plain_layer("Sigmoid", "sigmoid", "fc1", "gate")
+    + plain_layer("Eltwise", "gated", "fc1 gate", "gated", "eltwise_param { operation: PROD }")
+    + bayes_layer("InnerProduct", "fc2", "gated", "num_output: 10")
     + """
     layer { name: "prob" type: "Softmax" bottom: "fc2" top: "prob" }
     layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc2" bottom: "label" top: "loss" }
@@ -100,11 +132,11 @@ def engine_is_chosen():
     return os.environ.get("BAYESCAFFE_ENGINE", "").lower() != "caffe"
 
 
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory):
+@pytest.fixture(scope="module", params=[LENET, RESIDUAL], ids=["lenet", "residual"])
+def computed(request, tmp_path_factory):
     """What each instruction set computes, and upstream's code."""
     folder = tmp_path_factory.mktemp("engine")
-    (folder / "net.prototxt").write_text(LENET)
+    (folder / "net.prototxt").write_text(request.param)
     results = {}
     for name, environment in {
         "best": {"BAYESCAFFE_ISA": "", "BAYESCAFFE_ENGINE": ""},

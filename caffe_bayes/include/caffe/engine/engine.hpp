@@ -9,6 +9,10 @@ namespace engine {
 /// environment makes DEFAULT mean CAFFE.
 bool IsChosen(int engine);
 
+/// What DEFAULT means from now on: the engine, or Caffe's own code. For tests
+/// that compare them.
+void SetDefault(bool is_engine);
+
 /// Sets n numbers to 0, with all threads where that is worth it.
 template <typename T>
 void SetZero(int n, T* x);

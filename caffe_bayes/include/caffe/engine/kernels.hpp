@@ -48,6 +48,35 @@ struct Normalization {
   T alpha, beta, k;
 };
 
+/// A function f of each number by itself, with a parameter p. Arrays may be the
+/// same.
+template <typename T>
+struct Activation {
+  /// y = f(x).
+  void (*value)(int n, T p, const T* x, T* y);
+  /// dx = dy f'(x), where y is f(x).
+  void (*gradient)(int n, T p, const T* x, const T* y, const T* dy, T* dx);
+};
+
+/// (x - shift) factor + bias, with one number of each for each row, or null for
+/// those that are not there.
+template <typename T>
+struct AffineMap {
+  const T *shift, *factor, *bias;
+};
+
+/// The numbers of a solver's step: g = scale dw + decay w is the gradient, and
+/// w -= step; dw = step is what follows from it and from the history h and v.
+template <typename T>
+struct SolverStep {
+  T scale, decay, rate;
+  T keep_h = 0, add_h = 0, keep_v = 0, add_v = 0, delta = 0;
+};
+/// Solvers with one history have any v.
+template <typename T>
+using SolverUpdate = void (*)(int n, const SolverStep<T>& step, T* w, T* dw,
+                              T* h, T* v);
+
 template <typename T>
 struct Kernels {
   const char* name;
@@ -91,6 +120,17 @@ struct Kernels {
   void (*winograd_output)(int n, const T* tiles, ptrdiff_t stride,
                           const T* bias, T* out);
 
+  // Of depthwise.hpp.
+  /// y[j] = bias + sum over k < taps of w[k] x[offset[k] + j] for 0 <= j < n.
+  /// May read one vector beyond the last number asked for.
+  void (*weighted_row)(int n, int taps, const int* offset, const T* w, T bias,
+                       const T* x, T* y);
+  /// sum[k] = the sum of dy[r * n + j] x[offset[k] + r * x_row + j] over all
+  /// 0 <= r < rows and 0 <= j < n, for each k < taps.
+  void (*products_of_rows)(int rows, int n, const T* dy, const T* x,
+                           ptrdiff_t x_row, int taps, const int* offset,
+                           T* sum);
+
   // Pooling of `planes` planes. `padded` has room for the padded planes of the
   // windows or, in average_pool_gradient, of windows.gradient().
 
@@ -118,16 +158,39 @@ struct Kernels {
                               const T* average, const T* dy, T* daverage,
                               T* dx);
 
-  void (*relu)(int n, T slope, const T* x, T* y);
-  void (*relu_gradient)(int n, T slope, const T* x, const T* dy, T* dx);
+  Activation<T> relu;     // x > 0 ? x : p x; the gradient takes any y
+  Activation<T> sigmoid;  // 1 / (1 + exp(-p x)); the gradient takes any x
+  Activation<T> tanh;     // of x, whatever p is; the gradient takes any x
+  Activation<T> elu;      // x > 0 ? x : p (exp(x) - 1)
+  /// The gradient by p of relu: the sum of dy x where x <= 0.
+  T (*slope_gradient)(int n, const T* x, const T* dy);
+
+  // Of `rows` rows of n numbers, one after the other. Results may be where x,
+  // y or dy are.
+
+  /// The mean and the variance of each row.
+  void (*moments)(int rows, int n, const T* x, T* mean, T* variance);
+  /// The sums of x and of x y over each row.
+  void (*sums_and_products)(int rows, int n, const T* x, const T* y, T* sum,
+                            T* product);
+  void (*affine)(int rows, int n, const AffineMap<T>& map, const T* x, T* y);
+  /// dx = (dy - mean - slope y) factor.
+  void (*normalised_gradient)(int rows, int n, const T* mean, const T* slope,
+                              const T* factor, const T* y, const T* dy, T* dx);
 
   /// Softmax over `channels` planes of n numbers each.
   void (*softmax)(int channels, int n, const T* x, T* y, T* scratch);
 
-  /// One step of gradient descent with momentum, in one pass:
-  /// g = scale dw + decay w;  h = momentum h + rate g;  dw = h;  w -= h.
-  void (*momentum_step)(int n, T scale, T decay, T rate, T momentum, T* w,
-                        T* dw, T* h);
+  // Steps of the solvers in one pass; see SolverStep.
+  // h = keep_h h + rate g; step = h.
+  SolverUpdate<T> momentum_update;
+  // The same; step = (1 + keep_h) h - keep_h times what h was before.
+  SolverUpdate<T> nesterov_update;
+  // h = keep_h h + add_h g^2; step = rate g / (sqrt(h) + delta).
+  SolverUpdate<T> root_mean_square_update;
+  // h = keep_h h + add_h g; v = keep_v v + add_v g^2;
+  // step = rate h / (sqrt(v) + delta).
+  SolverUpdate<T> adam_update;
 };
 
 /// The fastest that this machine has.

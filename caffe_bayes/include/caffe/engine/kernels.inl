@@ -2,11 +2,14 @@
 
 #include "caffe/engine/kernels/vector.inl"
 // The others build on it.
+#include "caffe/engine/kernels/depthwise.inl"
 #include "caffe/engine/kernels/elementwise.inl"
 #include "caffe/engine/kernels/lrn.inl"
+#include "caffe/engine/kernels/normalisation.inl"
 #include "caffe/engine/kernels/packing.inl"
 #include "caffe/engine/kernels/pooling.inl"
 #include "caffe/engine/kernels/product.inl"
+#include "caffe/engine/kernels/updates.inl"
 #include "caffe/engine/kernels/winograd.inl"
 
 template <typename T>
@@ -25,6 +28,8 @@ const Kernels<T>& All() {
       WinogradWeights<T>,
       WinogradInput<T>,
       WinogradOutput<T>,
+      WeightedRow<T>,
+      ProductsOfRows<T>,
       MaxPool<T>,
       MaxPoolGradient<T>,
       AveragePool<T>,
@@ -33,10 +38,20 @@ const Kernels<T>& All() {
       LrnAcrossGradient<T>,
       LrnWithin<T>,
       LrnWithinGradient<T>,
-      Relu<T>,
-      ReluGradient<T>,
+      ActivationOf<Relu, T>(),
+      ActivationOf<Sigmoid, T>(),
+      ActivationOf<Tanh, T>(),
+      ActivationOf<Elu, T>(),
+      SlopeGradient<T>,
+      Moments<T>,
+      SumsAndProducts<T>,
+      Affine<T>,
+      NormalisedGradient<T>,
       Softmax<T>,
-      MomentumStep<T>,
+      Update<MomentumRule, T>,
+      Update<NesterovRule, T>,
+      Update<RootMeanSquareRule, T>,
+      Update<AdamRule, T>,
   };
   return kernels;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "caffe/engine/depthwise.hpp"
 #include "caffe/engine/padded_image.hpp"
 #include "caffe/engine/product.hpp"
 #include "caffe/engine/scratch.hpp"
@@ -15,6 +16,10 @@ namespace engine {
 template <typename T>
 void ConvolutionForward(const ConvolutionShape& s, const T* x, const T* w,
                         const T* bias, T* y) {
+  if (IsDepthwise(s)) {
+    DepthwiseForward(s, x, w, bias, y);
+    return;
+  }
   if (IsForWinograd(s)) {
     WinogradForward(s, x, w, bias, y);
     return;

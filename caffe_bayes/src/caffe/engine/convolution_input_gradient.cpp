@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "caffe/engine/convolution.hpp"
+#include "caffe/engine/depthwise.hpp"
 #include "caffe/engine/padded_image.hpp"
 #include "caffe/engine/product.hpp"
 #include "caffe/engine/scratch.hpp"
@@ -121,7 +122,9 @@ void InputGradientByAdding(const ConvolutionShape& s, const T* dy, const T* w,
 template <typename T>
 void ConvolutionInputGradient(const ConvolutionShape& s, const T* dy,
                               const T* w, T* dx) {
-  if (IsConvolutionBackwards(s)) {
+  if (IsDepthwise(s)) {
+    DepthwiseInputGradient(s, dy, w, dx);
+  } else if (IsConvolutionBackwards(s)) {
     InputGradientByConvolution(s, dy, w, dx);
   } else {
     InputGradientByAdding(s, dy, w, dx);

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "caffe/engine/convolution.hpp"
+#include "caffe/engine/depthwise.hpp"
 #include "caffe/engine/padded_image.hpp"
 #include "caffe/engine/product.hpp"
 #include "caffe/engine/scratch.hpp"
@@ -99,6 +100,10 @@ void AddImages(const WeightGradient& g, const T* x, const T* dy, int first,
 template <typename T>
 void ConvolutionWeightGradient(const ConvolutionShape& s, const T* x,
                                const T* dy, T* dw) {
+  if (IsDepthwise(s)) {
+    DepthwiseWeightGradient(s, x, dy, dw);
+    return;
+  }
   const Kernels<T>& kernels = BestKernels<T>();
   const WeightGradient g(s, kernels.block_rows, kernels.panel_columns);
   const Scratch<T> sums(g.sums * g.weights());

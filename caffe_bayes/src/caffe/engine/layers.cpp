@@ -1,7 +1,8 @@
-// Where Caffe's layers and solver meet the engine: members that the patches
-// declare, in terms of the engine's functions.
+// Where Caffe's layers meet the engine: members that the patches declare, in
+// terms of the engine's functions.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -15,19 +16,29 @@
 #include "caffe/engine/team.hpp"
 #include "caffe/layers/conv_layer.hpp"
 #include "caffe/layers/inner_product_layer.hpp"
-#include "caffe/layers/relu_layer.hpp"
 #include "caffe/layers/softmax_layer.hpp"
-#include "caffe/sgd_solvers.hpp"
 
 namespace caffe {
 
 namespace engine {
 
-bool IsChosen(int engine) {
-  static const char* const said = std::getenv("BAYESCAFFE_ENGINE");
-  static const bool off = said && !strcasecmp(said, "caffe");
-  return engine == 0 && !off;
+namespace {
+
+bool IsWantedByEnvironment() {
+  const char* said = std::getenv("BAYESCAFFE_ENGINE");
+  return !said || strcasecmp(said, "caffe");
 }
+
+std::atomic<bool>& IsDefault() {
+  static std::atomic<bool> is_default(IsWantedByEnvironment());
+  return is_default;
+}
+
+}  // namespace
+
+bool IsChosen(int engine) { return engine == 0 && IsDefault(); }
+
+void SetDefault(bool is_engine) { IsDefault() = is_engine; }
 
 template <typename T>
 void SetZero(int n, T* x) {
@@ -160,37 +171,7 @@ bool InnerProductLayer<Dtype>::BackwardByEngine(
   return true;
 }
 
-// ---- ReLU and Softmax -------------------------------------------------------
-
-template <typename Dtype>
-bool ReLULayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
-                                       const vector<Blob<Dtype>*>& top) {
-  const ReLUParameter& param = this->layer_param_.relu_param();
-  if (!engine::IsChosen(param.engine())) return false;
-  const Dtype* x = bottom[0]->cpu_data();
-  Dtype* y = top[0]->mutable_cpu_data();
-  engine::ParallelPortions(bottom[0]->count(), [&](int, int first, int count) {
-    engine::BestKernels<Dtype>().relu(count, param.negative_slope(), x + first,
-                                      y + first);
-  });
-  return true;
-}
-
-template <typename Dtype>
-bool ReLULayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
-                                        const vector<bool>& propagate_down,
-                                        const vector<Blob<Dtype>*>& bottom) {
-  const ReLUParameter& param = this->layer_param_.relu_param();
-  if (!engine::IsChosen(param.engine()) || !propagate_down[0]) return false;
-  const Dtype* x = bottom[0]->cpu_data();
-  const Dtype* dy = top[0]->cpu_diff();
-  Dtype* dx = bottom[0]->mutable_cpu_diff();
-  engine::ParallelPortions(bottom[0]->count(), [&](int, int first, int count) {
-    engine::BestKernels<Dtype>().relu_gradient(
-        count, param.negative_slope(), x + first, dy + first, dx + first);
-  });
-  return true;
-}
+// ---- Softmax ----------------------------------------------------------------
 
 template <typename Dtype>
 bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
@@ -202,9 +183,11 @@ bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   Dtype* y = top[0]->mutable_cpu_data();
   const int channels = bottom[0]->shape(softmax_axis_);
   const int size = channels * inner_num_;
-  engine::ParallelGroups(outer_num_, size, [&](int first, int count) {
+  const int at_once = std::max(1, engine::kPortion / std::max(1, size));
+  engine::ParallelFor((outer_num_ + at_once - 1) / at_once, [&](int task) {
     const engine::Scratch<Dtype> scratch(inner_num_);
-    for (ptrdiff_t i = first; i < first + count; ++i) {
+    const int last = std::min(outer_num_, (task + 1) * at_once);
+    for (ptrdiff_t i = static_cast<ptrdiff_t>(task) * at_once; i < last; ++i) {
       engine::BestKernels<Dtype>().softmax(channels, inner_num_, x + i * size,
                                            y + i * size, scratch);
     }
@@ -212,42 +195,12 @@ bool SoftmaxLayer<Dtype>::ForwardByEngine(const vector<Blob<Dtype>*>& bottom,
   return true;
 }
 
-// ---- The solver's update ----------------------------------------------------
-
-template <typename Dtype>
-bool SGDSolver<Dtype>::UpdateByEngine(Dtype rate) {
-  const SolverParameter& param = this->param_;
-  if (Caffe::mode() != Caffe::CPU || std::strcmp(this->type(), "SGD") ||
-      param.regularization_type() != "L2" || !engine::IsChosen(0)) {
-    return false;
-  }
-  const vector<Blob<Dtype>*>& blobs = this->net_->learnable_params();
-  const Dtype scale = Dtype(1) / param.iter_size();
-  for (int i = 0; i < blobs.size(); ++i) {
-    if (this->net_->params_lr()[i] == 0) continue;
-    const Dtype blob_rate = rate * this->net_->params_lr()[i];
-    const Dtype decay =
-        param.weight_decay() * this->net_->params_weight_decay()[i];
-    Dtype* w = blobs[i]->mutable_cpu_data();
-    Dtype* dw = blobs[i]->mutable_cpu_diff();
-    Dtype* h = history_[i]->mutable_cpu_data();
-    engine::ParallelPortions(blobs[i]->count(), [&](int, int first, int count) {
-      engine::BestKernels<Dtype>().momentum_step(count, scale, decay, blob_rate,
-                                                 param.momentum(), w + first,
-                                                 dw + first, h + first);
-    });
-  }
-  return true;
-}
-
 #define INSTANTIATE_ALL(T)                        \
   INSTANTIATE_BOTH(ConvolutionLayer, T);          \
   INSTANTIATE_BOTH(InnerProductLayer, T);         \
-  INSTANTIATE_BOTH(ReLULayer, T);                 \
   INSTANTIATE_FORWARD(SoftmaxLayer, T);           \
   template bool ConvolutionLayer<T>::EngineShape( \
-      engine::ConvolutionShape* shape) const;     \
-  template bool SGDSolver<T>::UpdateByEngine(T rate)
+      engine::ConvolutionShape* shape) const
 INSTANTIATE_ALL(float);
 INSTANTIATE_ALL(double);
 

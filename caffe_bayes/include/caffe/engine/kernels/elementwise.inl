@@ -1,28 +1,58 @@
-// Loops over arrays, which the compiler turns into vectors by itself (but Sum).
+// Loops over arrays, which the compiler turns into vectors by itself.
 
+// The functions of Kernels::relu and others: their values, and their slopes at
+// x, where they are y.
 template <typename T>
-T Sum(int n, const T* x) {
-  const int lanes = Lanes<T>();
-  typename VectorOf<T, lanes>::type sums{};
-  int i = 0;
-  for (; i + lanes <= n; i += lanes) sums += Load<lanes>(x + i);
-  T sum = 0;
-  for (int j = 0; j < lanes; ++j) sum += sums[j];
-  for (; i < n; ++i) sum += x[i];
-  return sum;
-}
-
-template <typename T>
-void Relu(int n, T slope, const T* x, T* y) {
+struct Relu {
   // NaN stays NaN. Adding 0 makes a 0 of -0.
-  for (int i = 0; i < n; ++i) y[i] = (x[i] < 0 ? slope * x[i] : x[i]) + T(0);
-}
+  static T Value(T p, T x) { return (x < 0 ? p * x : x) + T(0); }
+  static T Slope(T p, T x, T) { return x > 0 ? T(1) : p; }
+};
 
 template <typename T>
-void ReluGradient(int n, T slope, const T* x, const T* dy, T* dx) {
-  for (int i = 0; i < n; ++i) {
-    dx[i] = dy[i] * (x[i] > 0 ? T(1) : slope);
+struct Sigmoid {
+  static T Value(T p, T x) {
+    const T e = Exp(-std::fabs(p * x));
+    return (p * x < 0 ? e : T(1)) / (1 + e);
   }
+  static T Slope(T p, T, T y) { return p * y * (1 - y); }
+};
+
+template <typename T>
+struct Tanh {
+  static T Value(T, T x) {
+    const T e = ExpMinus1(-2 * std::fabs(x));
+    return std::copysign(e / (2 + e), x);
+  }
+  static T Slope(T, T, T y) { return 1 - y * y; }
+};
+
+template <typename T>
+struct Elu {
+  static T Value(T p, T x) {
+    const T below = p * ExpMinus1(x);
+    return x > 0 ? x : below;
+  }
+  static T Slope(T p, T x, T y) {
+    const T below = p + y;
+    return x > 0 ? T(1) : below;
+  }
+};
+
+template <template <typename> class Function, typename T>
+void Activate(int n, T p, const T* x, T* y) {
+  for (int i = 0; i < n; ++i) y[i] = Function<T>::Value(p, x[i]);
+}
+
+template <template <typename> class Function, typename T>
+void ActivationGradient(int n, T p, const T* x, const T* y, const T* dy,
+                        T* dx) {
+  for (int i = 0; i < n; ++i) dx[i] = dy[i] * Function<T>::Slope(p, x[i], y[i]);
+}
+
+template <template <typename> class Function, typename T>
+constexpr Activation<T> ActivationOf() {
+  return {Activate<Function, T>, ActivationGradient<Function, T>};
 }
 
 template <typename T>
@@ -43,17 +73,5 @@ void Softmax(int channels, int n, const T* x, T* y, T* scratch) {
   }
   for (int c = 0; c < channels; ++c) {
     for (int i = 0; i < n; ++i) y[c * n + i] /= scratch[i];
-  }
-}
-
-template <typename T>
-void MomentumStep(int n, T scale, T decay, T rate, T momentum, T* w, T* dw,
-                  T* h) {
-  for (int i = 0; i < n; ++i) {
-    const T gradient = scale * dw[i] + decay * w[i];
-    const T step = momentum * h[i] + rate * gradient;
-    h[i] = step;
-    dw[i] = step;
-    w[i] -= step;
   }
 }

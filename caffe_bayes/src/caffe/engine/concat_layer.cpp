@@ -1,5 +1,4 @@
-// Layers that copy and add up blobs, with all threads: Concat, and the gradient
-// of Split, whose outputs share the memory of its input.
+// Concat, with all threads.
 
 #include <algorithm>
 #include <vector>
@@ -8,7 +7,6 @@
 #include "caffe/engine/instantiate.hpp"
 #include "caffe/engine/team.hpp"
 #include "caffe/layers/concat_layer.hpp"
-#include "caffe/layers/split_layer.hpp"
 
 namespace caffe {
 
@@ -65,30 +63,7 @@ bool ConcatLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
   return true;
 }
 
-template <typename Dtype>
-bool SplitLayer<Dtype>::BackwardByEngine(const vector<Blob<Dtype>*>& top,
-                                         const vector<bool>& propagate_down,
-                                         const vector<Blob<Dtype>*>& bottom) {
-  if (!engine::IsChosen(0) || !propagate_down[0]) return false;
-  vector<const Dtype*> from;
-  for (const Blob<Dtype>* blob : top) from.push_back(blob->cpu_diff());
-  Dtype* to = bottom[0]->mutable_cpu_diff();
-  engine::ParallelPortions(count_, [&](int, int first, int count) {
-    std::copy(from[0] + first, from[0] + first + count, to + first);
-    for (int i = 1; i < from.size(); ++i) {
-      const Dtype* added = from[i];
-      for (int j = first; j < first + count; ++j) to[j] += added[j];
-    }
-  });
-  return true;
-}
-
-#define INSTANTIATE_COPIES(T)                                          \
-  INSTANTIATE_BOTH(ConcatLayer, T);                                    \
-  template bool SplitLayer<T>::BackwardByEngine(                       \
-      const vector<Blob<T>*>& top, const vector<bool>& propagate_down, \
-      const vector<Blob<T>*>& bottom)
-INSTANTIATE_COPIES(float);
-INSTANTIATE_COPIES(double);
+INSTANTIATE_BOTH(ConcatLayer, float);
+INSTANTIATE_BOTH(ConcatLayer, double);
 
 }  // namespace caffe
