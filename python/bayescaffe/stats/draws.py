@@ -61,7 +61,8 @@ class Block:
     def of_images(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Which of the images from `start` to before `stop` are in it, and their probabilities."""
         begin, end = np.searchsorted(self.images, (start, stop)).tolist()
-        if self._stored is not None and self._stored.array is self.probabilities:
+        is_stored = self._stored is not None and self._stored.array is self.probabilities
+        if is_stored and end > begin:
             return self.images[begin:end], self._stored.columns(begin, end)
         return self.images[begin:end], np.asarray(self.probabilities[:, begin:end])
 

@@ -4,22 +4,21 @@ rule = bayescaffe.stopping_rule("held-out.npz", error=0.001)
 rule.save("rule.json")
 
 The answer to an image is its class and whether that is certain. All N draws give the answer that
-counts. Adaptive sampling draws in stages, 4, 8, 16, …, and settles an image at the first stage k
-where its answer is clear:
+counts. Adaptive sampling draws in stages, 4, 8, 16, …, and settles an image at the first stage
+where its answer is clear enough:
 
-    x[j] = ln(p / (1 - p))      with p, the probability of the predicted class in draw j < k
-    mean(x) >= g[k] sd(x)
+    x[j] = ln(p / (1 - p))      with p, the probability of the predicted class in draw j
+    clearness = mean of x / spread of x >= threshold
 
-If x were normal, and g[k] the factor of a one-sided tolerance limit, then with confidence
-1 - 10^-s the share (1 + level) / 2 of all draws would have x > 0, so that the predicted class
-outweighs all others together. This only gives the thresholds of all stages a common scale, the
-strictness s. What is promised rests on no such assumption:
+`clearness` tells how the spread is computed. Which statistic it is matters for speed only. What is
+promised rests on the threshold, and on no assumption about the draws:
 
-Full draws of n held-out images tell for every strictness how many images would be settled with
+Full draws of n held-out images tell for every threshold how many images would be settled with
 another answer than that of all draws. Is d of n so few that their share in the population is at
-most `error`? An exact binomial test decides, from the strictest s on, and the last s that passes is
-taken. As the tests have a fixed order and end with the first failure, each may use the whole of
-1 - confidence (fixed-sequence testing; "Learn then Test" by Angelopoulos and others, 2021).
+most `error`? An exact binomial test decides, from the strictest threshold on, and the last one that
+passes is taken. As the tests have a fixed order and end with the first failure, each may use the
+whole of 1 - confidence (fixed-sequence testing; "Learn then Test" by Angelopoulos and others,
+2021).
 
 So with 95 % confidence in the choice of the held-out images, at most `error` of all images like
 them get another class or another verdict than all draws would give. It is a share of all images,
@@ -36,7 +35,6 @@ from pathlib import Path
 
 import numpy as np
 from scipy.special import bdtr
-from scipy.stats import nct, norm
 
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
@@ -46,8 +44,10 @@ from bayescaffe.stats.draws import Draws, load_draws
 
 FIRST_STAGE = 4
 """Draws before the first decision; each stage doubles them."""
-STRICTNESS = tuple(np.arange(10, 0.2, -0.25).tolist())
-"""The rules that are tried, the strictest first."""
+THRESHOLDS = tuple(np.geomspace(50, 1, 100).tolist())
+"""Those that are tried, the strictest first."""
+PRIOR_SPREAD, PRIOR_DRAWS = 1.5, 8
+"""The spread of few draws is uncertain: as many more are taken to have shown this one."""
 CONFIDENCE = 0.95
 DEFAULT_ERROR = 0.001
 SMALLEST = float(np.finfo(np.float32).tiny)
@@ -60,8 +60,8 @@ class StoppingRule:
 
     stages: tuple[int, ...]
     """Numbers of draws after which an image may be settled."""
-    thresholds: tuple[float, ...]
-    """g for each stage."""
+    threshold: float
+    """The `clearness` that settles it."""
     passes: int
     """The draws of an image that is never settled, and those of the answer that counts."""
     level: float
@@ -86,13 +86,9 @@ class StoppingRule:
     mc_dropout: bool
 
     def settles(self, probabilities: np.ndarray) -> np.ndarray:
-        """Whether images are settled, by their first draws.
-
-        Args:
-            probabilities: draws x images x classes; as many draws as one of the stages.
-        """
-        threshold = self.thresholds[self.stages.index(len(probabilities))]
-        return clearness(probabilities) >= threshold
+        """Whether images are settled, by their first draws: draws x images x classes, with as many
+        draws as one of the stages."""
+        return clearness(probabilities) >= self.threshold
 
     def as_dict(self) -> dict:
         """All fields, as JSON has them."""
@@ -136,11 +132,10 @@ class StoppingRule:
                 )
         lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
         rule = StoppingRule(**{**known, **lists})
-        counts = [0, *rule.stages, rule.passes]
-        if len(rule.thresholds) != len(rule.stages) or counts != sorted(set(counts)):
+        counts = [1, *rule.stages, rule.passes]
+        if counts != sorted(set(counts)):
             raise BayesCaffeError(
-                f"{path}: not a stopping rule: stages {known['stages']} with thresholds "
-                f"{known['thresholds']} for {rule.passes} draws"
+                f"{path}: not a stopping rule: stages {known['stages']} for {rule.passes} draws"
             )
         return rule
 
@@ -168,23 +163,23 @@ def stopping_rule(
         stages.append(2 * stages[-1])
     clear, same = _against_all(draws, stages, level, interval)
     chosen = None
-    for strictness in STRICTNESS:
-        thresholds = _factors(stages, level, strictness)
-        stage, is_settled = _first_stage(clear, thresholds)
+    for threshold in THRESHOLDS:
+        settles = clear >= threshold
+        stage, is_settled = settles.argmax(axis=0), settles.any(axis=0)
         wrong = int((is_settled & ~same[stage, np.arange(images)]).sum())
         if bdtr(wrong, images, error) > 1 - CONFIDENCE:
             break
         counts = np.where(is_settled, np.array(stages)[stage], passes)
-        chosen = (thresholds, wrong, float(is_settled.mean()), float(counts.mean()))
+        chosen = (threshold, wrong, float(is_settled.mean()), float(counts.mean()))
     if chosen is None:
         raise BayesCaffeError(
             f"{name}: no stopping rule is within {argument('error', error)}: the strictest settles "
             f"{wrong} of {images:,} images with another answer"
         )
-    thresholds, wrong, settled, mean_draws = chosen
+    threshold, wrong, settled, mean_draws = chosen
     return StoppingRule(
         stages=tuple(stages),
-        thresholds=tuple(thresholds),
+        threshold=threshold,
         passes=passes,
         level=level,
         interval=interval,
@@ -201,12 +196,14 @@ def stopping_rule(
 
 
 def clearness(probabilities: np.ndarray) -> np.ndarray:
-    """Per image: mean / standard deviation over the draws of the log odds of its class.
+    """Per image: mean / spread over the draws of the log odds of its class.
 
     The class is the one of the largest mean probability; the odds are against all others together.
+    The spread is sqrt((S + n s^2) / (k - 1 + n)), where S is the sum of squared differences from
+    the mean of k draws, and n and s are PRIOR_DRAWS and PRIOR_SPREAD.
 
     Args:
-        probabilities: draws x images x classes, two draws or more.
+        probabilities: draws x images x classes.
     """
     predicted = probabilities.mean(axis=0, dtype=np.float64).argmax(axis=-1)
     index = np.broadcast_to(predicted[:, np.newaxis], (*probabilities.shape[:2], 1))
@@ -215,9 +212,8 @@ def clearness(probabilities: np.ndarray) -> np.ndarray:
     np.put_along_axis(others, index, 0, axis=-1)
     rest = others.sum(axis=-1)
     odds = np.log(np.maximum(own, SMALLEST)) - np.log(np.maximum(rest, SMALLEST))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # Equal draws have no spread; 0 / 0 is not clear.
-        return np.nan_to_num(odds.mean(axis=0) / odds.std(axis=0, ddof=1), nan=0.0)
+    squares = odds.var(axis=0) * len(odds) + PRIOR_DRAWS * PRIOR_SPREAD**2
+    return odds.mean(axis=0) / np.sqrt(squares / (len(odds) - 1 + PRIOR_DRAWS))
 
 
 def images_needed(error: float) -> int:
@@ -240,11 +236,11 @@ def _check(draws: Draws, name: str, error: float) -> None:
             f"{name}: {passes} draws; a stopping rule needs more than {FIRST_STAGE}"
         )
     if images < (needed := images_needed(error)):
-        possible = -math.expm1(math.log(1 - CONFIDENCE) / images)
+        possible = math.ceil(-1e4 * math.expm1(math.log(1 - CONFIDENCE) / images)) / 1e4
         raise BayesCaffeError(
             f"{name}: {images:,} images cannot show an error of at most {error:g} with "
             f"{CONFIDENCE:.0%} confidence, so no image could be settled. It needs {needed:,} "
-            f"images or more; with these, {argument('error', math.ceil(1e4 * possible) / 1e4)} is possible"
+            f"images or more; with these, {argument('error', possible)} is possible"
         )
 
 
@@ -268,22 +264,6 @@ def _against_all(
     return clear, same
 
 
-def _factors(stages: list[int], level: float, strictness: float) -> list[float]:
-    """g for each stage: the factor of the one-sided normal tolerance limit that, with confidence
-    1 - 10^-strictness, is exceeded by the share (1 + level) / 2."""
-    share = norm.ppf((1 + level) / 2)
-    return [
-        float(nct.isf(10**-strictness, count - 1, share * math.sqrt(count)) / math.sqrt(count))
-        for count in stages
-    ]
-
-
-def _first_stage(clear: np.ndarray, thresholds: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """For each image: the first stage that settles it, and whether one does."""
-    settles = clear >= np.array(thresholds)[:, np.newaxis]
-    return settles.argmax(axis=0), settles.any(axis=0)
-
-
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
@@ -304,10 +284,9 @@ _COUNT, _SHARE = (_is_count, "a whole number"), (_is_share, "a number from 0 to 
 _EXPECTED = {
     **dict.fromkeys(("passes", "images", "disagreements"), _COUNT),
     **dict.fromkeys(("level", "error", "confidence", "settled"), _SHARE),
-    "mean_draws": (_is_number, "a number"),
+    **dict.fromkeys(("threshold", "mean_draws"), (_is_number, "a number")),
     "seed": (lambda value: value is None or _is_count(value), "a whole number or null"),
     "stages": (_each(_is_count), "whole numbers"),
-    "thresholds": (_each(_is_number), "numbers"),
     "weights_sha256": (_each(lambda x: x is None or isinstance(x, str)), "texts"),
     "interval": (lambda value: value in (*intervals.KINDS,), "a kind of interval"),
     "mc_dropout": (lambda value: isinstance(value, bool), "true or false"),
