@@ -70,7 +70,7 @@ def train(task: Task, chosen: list[int], folder: Path) -> dict[int, Path]:
     solver = folder / "solver.prototxt"
     solver.write_text(
         f'net: "{folder}/net.prototxt" base_lr: {task.base_lr} {task.policy} momentum: 0.9\n'
-        f"weight_decay: {task.decay} max_iter: {task.iterations} display: 100\n"
+        f"weight_decay: {task.decay} max_iter: {task.iterations} display: 100 snapshot: 250\n"
         f'snapshot_prefix: "{folder}/net" solver_mode: CPU\n'
     )
     if "Bayes" not in task.net:

@@ -2,14 +2,27 @@
 
 import csv
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import assert_same, save_weights, small_net, write_digits, write_solver
+from conftest import (
+    PLAIN_ENVIRONMENT,
+    REPO,
+    assert_same,
+    save_weights,
+    small_net,
+    write_digits,
+    write_solver,
+)
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
+import bayescaffe  # noqa: E402
 from bayescaffe import (  # noqa: E402
     Draws,
     Mixture,
@@ -317,6 +330,43 @@ def test_the_commands(world, tmp_path, capsys, monkeypatch):
     text = run(capsys, "predict", *files, "0.png", "--adaptive", "rule.json")
     head, row = text.splitlines()[:2]
     assert head.endswith("decision  draws") and row.split()[-1] == str(world.few.draw_counts[0])
+
+
+def test_what_the_readme_shows(world, tmp_path, monkeypatch):
+    """Its commands and its lines of Python, with 10 draws and 3,000 images, some of them twice."""
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    shutil.copy(world.weights, "lenet.caffemodel")
+    again = np.random.default_rng(0).integers(0, 600, 3000)
+    with np.load(world.folder / "held-out.npz") as file:
+        np.savez("held-out.npz", images=file["images"][again])
+    shutil.copy(world.folder / "new.npz", "new.npz")
+    (tmp_path / "scans").mkdir()
+    Image.fromarray(world.images[0][0]).save("scans/0.png")
+    readme = (REPO / "README.md").read_text()
+    part = readme[readme.index("\n## Fewer draws\n") :]
+    commands, lines = (
+        re.search(rf"^```{language}\n(.*?)^```$", part, flags=re.M | re.S)[1]
+        for language in ("sh", "python")
+    )
+    commands = commands.replace("--data held-out.npz", "--data held-out.npz --passes 10")
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+    )
+    assert done.returncode == 0, done.stdout
+    assert "With 95% confidence, this is at most 0.1 % of all images like these." in done.stdout
+    draws = load_draws("new.draws.npz")
+    assert draws.passes == 10 and draws.draw_counts.min() == 4
+    names = {"bayescaffe": bayescaffe, "model": Model("lenet.caffemodel"), "images": world.images}
+    exec(lines, names)
+    assert names["rule"] == StoppingRule.load("rule.json")
+    assert np.array_equal(names["draws"].draw_counts, draws.draw_counts)
 
 
 def test_errors_of_the_commands(world, tmp_path, capsys, monkeypatch):
