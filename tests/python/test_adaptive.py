@@ -2,24 +2,14 @@
 
 import csv
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import (
-    PLAIN_ENVIRONMENT,
-    REPO,
-    assert_same,
-    save_weights,
-    small_net,
-    write_digits,
-    write_solver,
-)
+from conftest import REPO, assert_same, bash, save_weights, small_net, write_digits, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 import bayescaffe  # noqa: E402
@@ -352,15 +342,8 @@ def test_what_the_readme_shows(world, tmp_path, monkeypatch):
         for language in ("sh", "python")
     )
     commands = commands.replace("--data held-out.npz", "--data held-out.npz --passes 10")
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
-    )
-    assert done.returncode == 0, done.stdout
-    assert "With 95% confidence, this is at most 0.1 % of all images like these." in done.stdout
+    printed = bash(commands)
+    assert "With 95% confidence, this is at most 0.1 % of all images like these." in printed
     draws = load_draws("new.draws.npz")
     assert draws.passes == 10 and draws.draw_counts.min() == 4
     names = {"bayescaffe": bayescaffe, "model": Model("lenet.caffemodel"), "images": world.images}

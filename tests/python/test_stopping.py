@@ -14,12 +14,10 @@ PASSES = 40
 """Stages 4, 8, 16 and 32."""
 
 
-def draws_of(odds, classes=3, meta=None):
-    """Draws whose class 0 has these log odds, draws x images, against the others together."""
+def draws_of(odds):
+    """Draws of two classes, the first of which has these log odds, draws x images."""
     own = 1 / (1 + np.exp(-odds))
-    others = np.repeat(((1 - own) / (classes - 1))[..., np.newaxis], classes - 1, axis=-1)
-    probabilities = np.concatenate([own[..., np.newaxis], others], axis=-1)
-    return Draws(probabilities.astype(np.float32), None, meta or {})
+    return Draws(np.stack([own, 1 - own], axis=-1).astype(np.float32))
 
 
 def population(images, seed, passes=PASSES, outliers=(0, 0.02, 0.06, 0.2)):
@@ -144,6 +142,10 @@ def test_clearness_by_hand():
     lead = np.array([[[0.4, 0.6]], [[0.4, 0.6]], [[0.99, 0.01]], [[0.4, 0.6]]], np.float32)
     expected = by_hand(np.log([2 / 3, 2 / 3, 99, 2 / 3]))
     assert stopping.clearness(lead)[0] == pytest.approx(expected, rel=1e-4)
+    # Of three classes, the strongest other one of each draw counts.
+    three = np.array([[[0.5, 0.3, 0.2]], [[0.5, 0.1, 0.4]], [[0.2, 0.3, 0.5]]], np.float32)
+    expected = by_hand(np.log([5 / 3, 5 / 4, 2 / 5]))
+    assert stopping.clearness(three)[0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_probability_of_0_has_finite_odds():

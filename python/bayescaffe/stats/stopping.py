@@ -7,7 +7,7 @@ The answer to an image is its class and whether that is certain. All N draws giv
 counts. Adaptive sampling draws in stages, 4, 8, 16, …, and settles an image at the first stage
 where its answer is clear enough:
 
-    x[j] = ln(p / (1 - p))      with p, the probability of the predicted class in draw j
+    x[j] = ln(p / q)      p of the predicted class and the largest q of another one, in draw j
     clearness = mean of x / spread of x >= threshold
 
 `clearness` tells how the spread is computed. Which statistic it is matters for speed only. What is
@@ -39,7 +39,7 @@ from scipy.special import bdtr
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.reading import parse_json, read_text
-from bayescaffe.stats import intervals
+from bayescaffe.stats import intervals, metrics
 from bayescaffe.stats.draws import Draws, load_draws
 
 FIRST_STAGE = 4
@@ -50,8 +50,6 @@ PRIOR_SPREAD, PRIOR_DRAWS = 1.5, 8
 """The spread of few draws is uncertain: as many more are taken to have shown this one."""
 CONFIDENCE = 0.95
 DEFAULT_ERROR = 0.001
-SMALLEST = float(np.finfo(np.float32).tiny)
-"""The smallest probability that odds are computed from."""
 
 
 @dataclass(frozen=True)
@@ -196,24 +194,27 @@ def stopping_rule(
 
 
 def clearness(probabilities: np.ndarray) -> np.ndarray:
-    """Per image: mean / spread over the draws of the log odds of its class.
+    """Per image: mean / spread over the draws of the log ratio of its class and the next one.
 
-    The class is the one of the largest mean probability; the odds are against all others together.
-    The spread is sqrt((S + n s^2) / (k - 1 + n)), where S is the sum of squared differences from
-    the mean of k draws, and n and s are PRIOR_DRAWS and PRIOR_SPREAD.
+    The class is the one of the largest mean probability, the next one is the strongest other class
+    of each draw. The spread is sqrt((S + n s^2) / (k - 1 + n)), where S is the sum of squared
+    differences from the mean of k draws, and n and s are PRIOR_DRAWS and PRIOR_SPREAD.
 
     Args:
         probabilities: draws x images x classes.
     """
     predicted = probabilities.mean(axis=0, dtype=np.float64).argmax(axis=-1)
     index = np.broadcast_to(predicted[:, np.newaxis], (*probabilities.shape[:2], 1))
-    own = np.take_along_axis(probabilities, index, axis=-1)[..., 0].astype(np.float64)
-    others = np.array(probabilities, np.float64)
+    own = np.take_along_axis(probabilities, index, axis=-1)[..., 0]
+    others = np.array(probabilities)
     np.put_along_axis(others, index, 0, axis=-1)
-    rest = others.sum(axis=-1)
-    odds = np.log(np.maximum(own, SMALLEST)) - np.log(np.maximum(rest, SMALLEST))
-    squares = odds.var(axis=0) * len(odds) + PRIOR_DRAWS * PRIOR_SPREAD**2
-    return odds.mean(axis=0) / np.sqrt(squares / (len(odds) - 1 + PRIOR_DRAWS))
+    logs = (
+        np.log(np.maximum(part, metrics.SMALLEST, dtype=np.float64))
+        for part in (own, others.max(axis=-1))
+    )
+    ratio = np.subtract(*logs)
+    squares = ratio.var(axis=0) * len(ratio) + PRIOR_DRAWS * PRIOR_SPREAD**2
+    return ratio.mean(axis=0) / np.sqrt(squares / (len(ratio) - 1 + PRIOR_DRAWS))
 
 
 def images_needed(error: float) -> int:
