@@ -18,6 +18,7 @@ Adaptive sampling gives some images fewer draws. Its files have these members as
 `probabilities` then has the draws that all images have.
 """
 
+import functools
 import json
 import os
 import re
@@ -138,7 +139,7 @@ class Draws:
             counts[block.images] = block.end
         return counts
 
-    @property
+    @functools.cached_property
     def _blocks(self) -> tuple[Block, ...]:
         images = np.arange(np.shape(self.probabilities)[1])
         return (Block(0, images, self.probabilities, self._stored), *self.later)
@@ -165,7 +166,7 @@ class Draws:
     def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All probabilities, a few images at a time: the indices of the images, and their
         probabilities, draws x images x classes. Images of a part have equally many draws."""
-        draws, images, classes = self.probabilities.shape
+        _, images, classes = self.probabilities.shape
         counts = self.draw_counts
         step = max(1, PART_NUMBERS // (self._blocks[-1].end * classes))
         for start in range(0, images, step):
@@ -187,8 +188,9 @@ class Draws:
         of each image is the coordinate `draws`.
         """
         xarray = import_optional("xarray", "to_xarray")
-        probabilities = self.of_images(0, self.probabilities.shape[1]) if self.later else None
-        probabilities = self.probabilities if probabilities is None else probabilities
+        probabilities = self.probabilities
+        if self.later:
+            probabilities = self.of_images(0, probabilities.shape[1])
         draws, images, classes = probabilities.shape
         names, class_names = self.meta.get("names"), self.meta.get("class_names")
         coords = {
