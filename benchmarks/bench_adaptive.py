@@ -1,7 +1,8 @@
 """Measure adaptive sampling: what it saves, and how often its answer is another one.
 
     bench_adaptive.py [--sets mnist fashion-mnist cifar10] [--seeds 1,2,3] [--data DIR] [--out DIR]
-                      [--images N] [--error E] [--json FILE] [--into PAGE] [--train-only] [--quick]
+                      [--iterations N] [--images N] [--error E] [--json FILE] [--into PAGE]
+                      [--train-only] [--quick]
 
 For each set and seed, a Bayesian net is trained (LeNet of models/lenet/bayes-plain for 3,000
 iterations; for CIFAR-10 upstream's cifar10_quick, converted, for 1,500). All 10,000 test images get
@@ -18,7 +19,8 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bayescaffe
@@ -79,25 +81,28 @@ def train(task: Task, chosen: list[int], folder: Path) -> dict[int, Path]:
     return {seed: result.snapshot for seed, result in trained.items()}
 
 
-def part(draws: bayescaffe.Draws, rows: np.ndarray) -> bayescaffe.Draws:
-    """The draws of some images."""
-    probabilities = np.asarray(draws.probabilities)[:, rows]
-    return bayescaffe.Draws(probabilities, draws.labels[rows], draws.meta)
-
-
 def measure(
     model: bayescaffe.Model, images: np.ndarray, labels: np.ndarray, seed: int, error: float
 ) -> dict:
     """Calibrate with one half of the images, and compare on the other; a row of the tables."""
-    options = {"progress": False}
-    if model.channels in ("rgb", "bgr"):
-        options["channels"] = model.channels
-    full = bayescaffe.sample(model, images, PASSES, labels=labels, **options)
+
+    def sample(rows: np.ndarray, **options) -> tuple[bayescaffe.Draws, float]:
+        """The draws of some images, and the CPU seconds that they took."""
+        if model.channels in ("rgb", "bgr"):
+            options["channels"] = model.channels
+        began = time.process_time()
+        draws = bayescaffe.sample(
+            model, images[rows], labels=labels[rows], progress=False, **options
+        )
+        return draws, time.process_time() - began
+
     order = np.random.default_rng(seed).permutation(len(images))
     held_out, rest = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
-    rule = bayescaffe.stopping_rule(part(full, held_out), error)
-    few = bayescaffe.sample(model, images[rest], labels=labels[rest], adaptive=rule, **options)
-    all_draws = part(full, rest)
+    sample(rest[:100], passes=PASSES)  # a warm-up
+    calibration, _ = sample(held_out, passes=PASSES)
+    rule = bayescaffe.stopping_rule(calibration, error)
+    few, few_seconds = sample(rest, adaptive=rule)
+    all_draws, all_seconds = sample(rest, passes=PASSES)
     verify(few, all_draws)
     ours, theirs = bayescaffe.analyze(few), bayescaffe.analyze(all_draws)
     classes, verdicts = ours.predicted != theirs.predicted, ours.certain != theirs.certain
@@ -107,7 +112,7 @@ def measure(
         "settled": float((few.draw_counts < PASSES).mean()),
         "mean_draws": ours.mean_draws,
         "fewer": PASSES / ours.mean_draws,
-        "faster": full.meta["seconds"] * len(rest) / len(images) / few.meta["seconds"],
+        "faster": all_seconds / few_seconds,
         "classes": int(classes.sum()),
         "another": int((classes | verdicts).sum()),
         "figures": {name: [theirs.metrics[name], ours.metrics[name]] for name in FIGURES},
@@ -174,6 +179,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=REPO / "data", metavar="DIR")
     parser.add_argument("--out", type=Path, default=REPO / "build/adaptive", metavar="DIR")
     parser.add_argument("--error", type=float, default=0.001, metavar="E")
+    parser.add_argument("--iterations", type=int, metavar="N", help="of each training")
     parser.add_argument("--images", type=int, metavar="N", help="the first N test images only")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="PAGE")
@@ -184,6 +190,7 @@ def main(argv: list[str] | None = None) -> None:
     rows = []
     for name in args.sets:
         task = small(known[name]) if args.quick else known[name]
+        task = replace(task, iterations=args.iterations or task.iterations)
         models = train(task, args.seeds, args.out.resolve() / name)
         if args.train_only:
             continue
