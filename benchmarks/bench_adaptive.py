@@ -2,7 +2,7 @@
 
     bench_adaptive.py [--sets mnist fashion-mnist cifar10] [--seeds 1,2,3] [--data DIR] [--out DIR]
                       [--iterations N] [--images N] [--error E] [--json FILE] [--into PAGE]
-                      [--train-only] [--quick]
+                      [--train-only] [--quick] [--together FILE …]
 
 For each set and seed, a Bayesian net is trained (LeNet of models/lenet/bayes-plain for 3,000
 iterations; for CIFAR-10 upstream's cifar10_quick, converted, for 1,500). All 10,000 test images get
@@ -11,8 +11,9 @@ sampled with it, and each of its answers is compared with that of the 100 draws.
 
 Prints two Markdown tables: what is saved, and by how much the figures of `bayescaffe analyze`
 differ. --into writes them into a page between two marks. What is trained stays in --out, and a
-second run uses it. Takes about an hour on two cores. --quick checks that everything runs: small
-nets, few images and draws.
+second run uses it. --together adds the rows that other runs wrote with --json; --sets without a
+name measures nothing else. Takes about an hour on two cores. --quick checks that everything runs:
+small nets and few images.
 """
 
 import argparse
@@ -134,16 +135,23 @@ def small(task: Task) -> Task:
     return Task(task.name, net, 20, task.base_lr, task.decay)
 
 
+def sources(rows: list[dict]) -> str:
+    commits = " and ".join(dict.fromkeys(f"`{row['commit']}`" for row in rows))
+    machines = " and ".join(dict.fromkeys(row["machine"] for row in rows))
+    return f"Measured by `benchmarks/bench_adaptive.py` at commit {commits} on {machines}."
+
+
 def savings(rows: list[dict]) -> str:
     lines = [
-        "| | settled | draws per image | fewer draws | faster | another class | another class or "
-        "verdict |",
-        "|---|---|---|---|---|---|---|",
+        "| | iterations | settled | draws per image | fewer draws | faster | another class | "
+        "another class or verdict | at most |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['set']}, seed {row['seed']} | {row['settled']:.1%} | {row['mean_draws']:.1f} | "
-        f"{row['fewer']:.1f} × | {row['faster']:.1f} × | {row['classes']} of {row['images']:,} | "
-        f"{row['another']} ({row['another'] / row['images']:.2%}) |"
+        f"| {row['set']}, seed {row['seed']} | {row['iterations']:,} | {row['settled']:.1%} | "
+        f"{row['mean_draws']:.1f} | {row['fewer']:.1f} × | {row['faster']:.1f} × | "
+        f"{row['classes']} of {row['images']:,} | {row['another']} "
+        f"({row['another'] / row['images']:.2%}) | {row['error']:.1%} |"
         for row in rows
     ]
     return "\n".join(lines)
@@ -174,7 +182,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sets", nargs="+", default=["mnist", "fashion-mnist", "cifar10"])
+    parser.add_argument("--sets", nargs="*", default=["mnist", "fashion-mnist", "cifar10"])
     parser.add_argument("--seeds", type=seeds, default=[1, 2, 3])
     parser.add_argument("--data", type=Path, default=REPO / "data", metavar="DIR")
     parser.add_argument("--out", type=Path, default=REPO / "build/adaptive", metavar="DIR")
@@ -184,6 +192,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="PAGE")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument(
+        "--together", type=Path, nargs="+", default=[], metavar="FILE", help="of --json, to add"
+    )
     parser.add_argument("--train-only", action="store_true", help="stop before the measurement")
     args = parser.parse_args(argv)
     known = tasks(args.data.resolve())
@@ -198,21 +209,17 @@ def main(argv: list[str] | None = None) -> None:
         images, labels = source.in_order()(200 if args.quick else args.images or len(source))
         for seed, path in models.items():
             model = bayescaffe.Model(path)
-            rows.append(
-                {"set": name, "seed": seed} | measure(model, images, labels, seed, args.error)
-            )
+            row = {"set": name, "seed": seed, "iterations": task.iterations, "error": args.error}
+            rows.append(row | measure(model, images, labels, seed, args.error))
             print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n\n".join(
-        [
-            f"Measured by `benchmarks/bench_adaptive.py` at commit `{provenance.commit(REPO)}` on "
-            f"{provenance.machine()}, with an error of at most {args.error:.1%}.",
-            savings(rows),
-            differences(rows),
-        ]
-    )
+    origin = {"commit": provenance.commit(REPO), "machine": provenance.machine()}
+    found = [{**row, **origin} for row in rows]
+    for path in args.together:
+        found += json.loads(path.read_text())
+    text = "\n\n".join([sources(found), savings(found), differences(found)])
     print(text)
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
     if args.into:
         MARKS.replace(args.into, text)
 

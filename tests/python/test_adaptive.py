@@ -22,6 +22,7 @@ from bayescaffe import (  # noqa: E402
     load_draws,
     predict,
     sample,
+    save_draws,
     stopping_rule,
     train,
 )
@@ -352,7 +353,7 @@ def test_what_the_readme_shows(world, tmp_path, monkeypatch):
     assert np.array_equal(names["draws"].draw_counts, draws.draw_counts)
 
 
-def test_errors_of_the_commands(world, tmp_path, capsys, monkeypatch):
+def test_errors_of_the_commands(world, tmp_path, capsys, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sample(world.model, world.images[:100], 10, out="x.npz")
 
@@ -366,6 +367,11 @@ def test_errors_of_the_commands(world, tmp_path, capsys, monkeypatch):
         "x.npz: 100 images cannot show .* with these, --error 0.0296 is possible", text
     )
     assert not (tmp_path / "rule.json").exists()
+    vague = np.random.default_rng(0).dirichlet(np.ones(4), (10, 300)).astype(np.float32)
+    save_draws("vague.npz", vague, None, {})
+    words = ("analyze", "vague.npz", "--stopping-rule", "vague.json", "--error", "0.01")
+    assert cli.main(words) == 0
+    assert "vague.json: settles none of these images, so it saves nothing" in caplog.text
     text = told("analyze", "x.npz", "--stopping-rule", "x.npz")
     assert "--stopping-rule x.npz: is already used for another file" in text
     files = (world.model.path, world.weights, "--data", world.folder / "new.npz")

@@ -82,7 +82,9 @@ def test_adaptive_sampling_is_measured(tmp_path):
     assert row["images"] == 100 and row["fewer"] == pytest.approx(100 / row["mean_draws"])
     text = page.read_text()
     assert text.startswith("# Prose\n") and "old" not in text
-    assert f"| mnist, seed 3 | {row['settled']:.1%} | {row['mean_draws']:.1f} | " in text
+    assert f"| mnist, seed 3 | 20 | {row['settled']:.1%} | {row['mean_draws']:.1f} | " in text
+    again = [*command[:2], "--sets", "--together", tmp_path / "x.json"]
+    assert subprocess.check_output(again, text=True, cwd=REPO) == done.stdout
 
 
 def test_the_readme_claims_the_draws_that_were_measured():

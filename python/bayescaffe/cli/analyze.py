@@ -126,6 +126,8 @@ def _run(args: argparse.Namespace) -> None:
     if rule is not None:
         rule.save(args.stopping_rule)
         log.info("wrote %s", args.stopping_rule)
+        if rule.settled == 0:
+            log.warning("%s: settles none of these images, so it saves nothing", args.stopping_rule)
     if args.json:
         print(json.dumps(summary))
         return
