@@ -44,7 +44,7 @@ from bayescaffe.stats.draws import Draws, load_draws
 
 FIRST_STAGE = 4
 """Draws before the first decision; each stage doubles them."""
-THRESHOLDS = tuple(np.geomspace(50, 1, 100).tolist())
+THRESHOLDS = tuple(np.geomspace(50, 1 / 50, 199).tolist())
 """Those that are tried, the strictest first."""
 PRIOR_SPREAD, PRIOR_DRAWS = 1.5, 8
 """The spread of few draws is uncertain: as many more are taken to have shown this one."""
