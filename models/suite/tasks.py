@@ -1,6 +1,5 @@
 """The rows of the suite: a stock net, its images and its budget, the same for every method."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from bayescaffe import data
 from bayescaffe.common.files import scratch_dir, scratch_file
 from pictures import KINDS, write_pictures
 from shifts import SHIFTS, STRENGTHS, shifted
-from stock_nets import cifar10_quick, lenet, resnet
+from stock_nets import lenet, quick, resnet
 
 SHIFTED_IMAGES = 500
 """Test images that are shifted, the first ones; each shift and strength has the same."""
@@ -88,16 +87,6 @@ class Task:
         """About how many images a net is measured on."""
         test = 60_000 if self.is_exchanged else 10_000
         return test + len(SHIFTS) * len(STRENGTHS) * SHIFTED_IMAGES + OOD_IMAGES
-
-
-def quick(folder: Path) -> str:
-    """Upstream's cifar10_quick with fillers and a scale that let it train at once, and batches of
-    64."""
-    text = re.sub(
-        r"weight_filler \{[^}]*\}", 'weight_filler { type: "xavier" }', cifar10_quick(folder)
-    )
-    text = text.replace("transform_param {", "transform_param { scale: 0.0078125")
-    return text.replace("batch_size: 100", "batch_size: 64", 1)
 
 
 def lenet_of_five(folder: Path, last: str = "fc2") -> str:

@@ -22,7 +22,7 @@ Each command is also a function:
     bayescaffe train      train("solver.prototxt"), train_seeds("solver.prototxt", range(1, 6))
     bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100),
                           sample(Mixture([model, other]), images)
-    bayescaffe analyze    analyze(draws)
+    bayescaffe analyze    analyze(draws), stopping_rule(draws, error=0.001)
     bayescaffe predict    predict(model, ["digit.png"])
     bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
     bayescaffe pack       pack(model)
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bayescaffe.reporting.page import report
     from bayescaffe.stats.analysis import Analysis, analyze
     from bayescaffe.stats.draws import Draws, load_draws, save_draws
+    from bayescaffe.stats.stopping import StoppingRule, stopping_rule
     from bayescaffe.training.log import read_curve
     from bayescaffe.training.seeds import train_seeds
     from bayescaffe.training.train import train
@@ -77,6 +78,7 @@ _MEMBERS = {
     "reporting.page": ["report"],
     "stats.analysis": ["Analysis", "analyze"],
     "stats.draws": ["Draws", "load_draws", "save_draws"],
+    "stats.stopping": ["StoppingRule", "stopping_rule"],
     "training.log": ["read_curve"],
     "training.seeds": ["train_seeds"],
     "training.train": ["train"],
@@ -97,6 +99,7 @@ __all__ = [
     "Model",
     "Prediction",
     "Rule",
+    "StoppingRule",
     "__version__",
     "analyze",
     "check",
@@ -116,6 +119,7 @@ __all__ = [
     "sample",
     "save_draws",
     "stats",
+    "stopping_rule",
     "train",
     "train_seeds",
 ]

@@ -47,8 +47,8 @@ from PIL import Image
 from trial import DEFECTS, Found, Outcome
 from world import World, content, numbers
 
-FULL, SAMPLE = 265, 3
-"""Trials of each kind: 10,000 of 38 kinds."""
+FULL, SAMPLE = 244, 3
+"""Trials of each kind: 10,000 of 41 kinds."""
 # Children are forks, so what is slow to import is imported here.
 IMPORTED = (page, plots, svg)
 
@@ -117,6 +117,16 @@ def _make_arrays(folder: Path, source: np.random.Generator) -> None:
         "is_random": True,
     }
     bayescaffe.save_draws(folder / "draws.npz", probabilities, np.arange(20) % 3, meta)
+    rule = bayescaffe.stopping_rule(bayescaffe.Draws(probabilities), error=0.3)
+    rule.save(folder / "rule.json")
+    counts = np.where(np.arange(20) % 3, 8, 60)
+    np.savez(
+        folder / "adaptive.npz",
+        probabilities=probabilities[:8],
+        probabilities_8=probabilities[8:, counts > 8],
+        draw_counts=counts,
+        meta=np.array(json.dumps({**meta, "passes": 60, "stopping_rule": rule.as_dict()})),
+    )
     text = np.array(json.dumps(meta))
     np.savez_compressed(folder / "packed.npz", probabilities=probabilities, meta=text)
 
@@ -145,20 +155,29 @@ def member(name: str) -> Callable[[bytes], bytes]:
     return lambda content: zipfile.ZipFile(io.BytesIO(content)).read(f"{name}.npy")
 
 
-def draws_with(name: str) -> Callable[[bytes], bytes]:
-    """An .npz of draws, one array of which is given."""
+def archive(members: dict[str, np.ndarray], name: str) -> Callable[[bytes], bytes]:
+    """An .npz of these arrays, one of which is given in place of the one of its name."""
 
     def pack(content: bytes) -> bytes:
-        arrays = {"probabilities": np.full((60, 20, 3), 1 / 3, np.float32), "meta": np.array("{}")}
         file = io.BytesIO()
-        with zipfile.ZipFile(file, "w") as archive:
-            for key, array in arrays.items():
+        with zipfile.ZipFile(file, "w") as packed:
+            for key, array in members.items():
                 good = io.BytesIO()
                 np.save(good, array)
-                archive.writestr(f"{key}.npy", content if key == name else good.getvalue())
+                packed.writestr(f"{key}.npy", content if key == name else good.getvalue())
         return file.getvalue()
 
     return pack
+
+
+EVEN = np.full((60, 20, 3), 1 / 3, np.float32)
+DRAWS = {"probabilities": EVEN, "meta": np.array("{}")}
+ADAPTIVE = {
+    "probabilities": EVEN[:8],
+    "probabilities_8": EVEN[8:, ::3],
+    "draw_counts": np.empty(0),
+    "meta": np.array("{}"),
+}
 
 
 # ---- readers -----------------------------------------------------------------------------------
@@ -278,11 +297,23 @@ def prepare_again(folder: Path) -> list:
 KINDS = {
     "draws": Kind("draws.npz", analyze("draws.npz")),
     **{
-        f"draws, {name}": Kind("draws.npz", analyze("draws.npz"), member(name), draws_with(name))
+        f"draws, {name}": Kind(
+            "draws.npz", analyze("draws.npz"), member(name), archive(DRAWS, name)
+        )
         for name in ("probabilities", "meta")
     },
+    "draws, adaptive": Kind("adaptive.npz", analyze("adaptive.npz")),
+    "draws, adaptive, counts": Kind(
+        "adaptive.npz",
+        analyze("adaptive.npz"),
+        member("draw_counts"),
+        archive(ADAPTIVE, "draw_counts"),
+    ),
+    "stopping rule": Kind(
+        "rule.json", lambda f: bayescaffe.StoppingRule.load(f / "rule.json").as_dict()
+    ),
     "draws, compressed": Kind("packed.npz", analyze("packed.npz")),
-    "report": Kind("draws.npz", report, member("meta"), draws_with("meta")),
+    "report": Kind("draws.npz", report, member("meta"), archive(DRAWS, "meta")),
     "prototxt of a net": Kind("run.net.prototxt", check("run.net.prototxt", "NetParameter")),
     "prototxt of a solver": Kind(
         "run.solver.prototxt", check("run.solver.prototxt", "SolverParameter")

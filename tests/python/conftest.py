@@ -147,6 +147,19 @@ def caffe(*arguments, cwd=None, tool=CAFFE, **environment) -> subprocess.Complet
     )
 
 
+def bash(commands):
+    """What commands of a page write, in the current directory. They must succeed."""
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 def python(code, timeout=600, **environment):
     """What a Python program writes."""
     done = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from bayescaffe.common import provenance
-from conftest import REPO
+from conftest import REPO, write_digits
 
 
 def git(*arguments):
@@ -61,6 +61,45 @@ def test_files_are_timed_with_two_builds(tmp_path, part, rows):
         # One round of two calls each.
         assert all(len(calls) == 2 and min(calls) > 0 for [calls] in times.values())
     assert [path.name for path in tmp_path.iterdir()] == ["files.json"]
+
+
+def test_adaptive_sampling_is_measured(tmp_path):
+    """With untrained nets and few images, of one set that is here."""
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    from bayescaffe.data.datasets import prepare_idx
+
+    write_digits(tmp_path / "idx", train=100, test=200, size=28, classes=10)
+    prepare_idx(tmp_path / "idx", tmp_path / "data/mnist", progress=False)
+    page = tmp_path / "page.md"
+    marks = (f"<!-- {word} bench_adaptive.py -->\n" for word in ("measured by", "end of"))
+    page.write_text("# Prose\n\n" + "old\n".join(marks))
+    command = [sys.executable, REPO / "benchmarks/bench_adaptive.py", "--quick", "--error", "0.05"]
+    command += ["--sets", "mnist", "--seeds", "3", "--data", tmp_path / "data"]
+    command += ["--out", tmp_path / "out", "--json", tmp_path / "x.json", "--into", page]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPO)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "x.json").read_text())
+    assert row["images"] == 100 and row["fewer"] == pytest.approx(100 / row["mean_draws"])
+    text = page.read_text()
+    assert text.startswith("# Prose\n") and "old" not in text
+    assert f"| mnist, seed 3 | 20 | {row['settled']:.1%} | {row['mean_draws']:.1f} | " in text
+    again = [*command[:2], "--sets", "--together", tmp_path / "x.json"]
+    assert subprocess.check_output(again, text=True, cwd=REPO) == done.stdout
+
+
+def test_the_readme_claims_the_draws_that_were_measured():
+    page, readme = ((REPO / name).read_text() for name in ("BENCHMARKS.md", "README.md"))
+    cell = r"[^|]*\|"
+    row = (
+        rf"^\| (\S+), seed \d \|{cell}{cell} ([\d.]+) \|{cell}{cell}{cell}"
+        r" \d+ \(([\d.]+)%\) \| ([\d.]+)%"
+    )
+    rows = re.findall(row, page, flags=re.M)
+    assert all(float(found) <= float(bound) for *_, found, bound in rows)
+    draws = [float(mean) for name, mean, *_ in rows if name == "mnist"]
+    assert max(draws) < 100 / 6
+    claimed = re.search(r"a digit of MNIST gets (\d+) draws on average", readme)[1]
+    assert int(claimed) == round(sum(draws) / len(draws))
 
 
 @pytest.fixture(scope="module")

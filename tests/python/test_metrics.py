@@ -247,4 +247,4 @@ def test_every_figure_of_the_summary_is_described():
     found = names(analyze(draws, ood=draws).summary())
     assert {"error", "fpr95", "aleatoric", "wrong_certain", "coverage"} <= found
     # Sizes and bin edges speak for themselves.
-    assert found - described == {"draws", "classes", "lower", "upper"}
+    assert found - described == {"classes", "lower", "upper"}

@@ -1,6 +1,5 @@
 """What the README shows works as it stands there."""
 
-import os
 import re
 import shlex
 import shutil
@@ -12,7 +11,7 @@ import bayescaffe
 import numpy as np
 import pytest
 import yaml
-from conftest import PLAIN_ENVIRONMENT, REPO, input_net, small_net
+from conftest import REPO, bash, input_net, small_net
 from drawn_pictures import SHAPES, draw, draw_pictures
 from PIL import Image
 
@@ -113,18 +112,11 @@ def test_five_commands_take_pictures_to_a_report(workplace):
     draw_pictures(workplace / "photos", 10, ["Bälle", "square", "a <b> triangle"])
     commands = block("sh", ".venv/bin/bayescaffe data folder photos --out data/photos --size 64\n")
     assert len(commands.strip().splitlines()) == 5
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
-    )
-    assert done.returncode == 0, done.stdout
-    found = set(map(form, done.stdout.splitlines()))
+    printed = bash(commands)
+    found = set(map(form, printed.splitlines()))
     shown = block("", "data/photos/train_lmdb: ").splitlines()
     shown = [line for line in shown if line != "  ⋮" and not line.startswith("training images")]
-    assert [line for line in shown if form(line) not in found] == [], done.stdout
+    assert [line for line in shown if form(line) not in found] == [], printed
     draws = bayescaffe.load_draws("photos.npz")
     assert draws.probabilities.shape == (100, 6, 3)
     assert draws.meta["class_names"] == ["Bälle", "a <b> triangle", "square"]
@@ -153,19 +145,12 @@ def test_several_trainings_together(workplace):
     commands = block("sh", start)
     assert commands.count("--seeds 1-5") == commands.count("net_iter_500.") == 1
     commands = commands.replace("--seeds 1-5", "--seeds 1-2").replace("iter_500.", "iter_6.")
-    done = subprocess.run(
-        ["bash", "-e", "-c", "\n".join([*first.splitlines()[:2], commands])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**PLAIN_ENVIRONMENT, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
-    )
-    assert done.returncode == 0, done.stdout
+    printed = bash("\n".join([*first.splitlines()[:2], commands]))
     draws = bayescaffe.load_draws("mixture.npz")
     models = [f"photos-net/seed-{seed}/net_iter_6.caffemodel" for seed in (1, 2)]
     assert [model["weights"] for model in draws.models] == models
-    assert f"bayescaffe sample {' '.join(models)}\n" in done.stdout
-    assert "between the models" in done.stdout
+    assert f"bayescaffe sample {' '.join(models)}\n" in printed
+    assert "between the models" in printed
 
     example = block("python", "trained = bayescaffe.train_seeds(")
     assert example.count("range(1, 6)") == 1

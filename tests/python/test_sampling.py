@@ -367,6 +367,7 @@ def test_the_command_prints_json(trained, images, out, tmp_path, capsys, monkeyp
     assert result == {
         "out": "net.draws.npz",
         "draws": 100,
+        "mean_draws": 100,
         "models": 1,
         "images": 100,
         "classes": 4,

@@ -9,11 +9,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import add_interval_arguments
+from bayescaffe.cli.arguments import add_interval_arguments, share
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
     from bayescaffe.stats.analysis import Analysis
+    from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,12 @@ network drawn from the posterior. The prediction is the class with the largest m
 spread of the draws gives each class a credible interval. A prediction is certain if its interval
 overlaps the interval of no other class.
 
-If DRAWS has no labels, the error and everything that depends on it is left out."""
+If DRAWS has no labels, the error and everything that depends on it is left out.
+
+--stopping-rule writes a rule for adaptive sampling. DRAWS must be of images that the net was not
+trained with, like those that the rule is for, with all draws of each. With 95 % confidence, at most
+the share --error of such images then gets another class, or another verdict (certain or not at this
+--level), than all draws would give. An error of 0.001 needs 2,995 images or more."""
 
 EPILOG = """\
 examples:
@@ -34,6 +40,7 @@ examples:
   bayescaffe analyze draws.npz --csv images.csv      one line per image, to sort and filter
   bayescaffe analyze digits.npz --ood clothes.npz    does the net detect out-of-distribution images?
   bayescaffe analyze draws.npz --json                JSON for programs
+  bayescaffe analyze held-out.npz --stopping-rule rule.json    for `sample --adaptive rule.json`
 
 docs/metrics.md has the formula of each figure."""
 
@@ -65,6 +72,19 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of bins for the calibration errors (default: %(default)s)",
     )
+    parser.add_argument(
+        "--stopping-rule",
+        type=Path,
+        metavar="FILE",
+        help="write a rule for `sample --adaptive` and `predict --adaptive`, calibrated with DRAWS",
+    )
+    parser.add_argument(
+        "--error",
+        type=share,
+        metavar="E",
+        help="with --stopping-rule: the largest share of images that may get another class or "
+        "verdict than all draws would give (default: 0.001)",
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per image")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.set_defaults(run=_run)
@@ -73,8 +93,15 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> None:
     from bayescaffe.common.files import scratch_file
     from bayescaffe.stats.analysis import analyze
+    from bayescaffe.stats.stopping import DEFAULT_ERROR, stopping_rule
 
     _keep_apart(args)
+    rule = None
+    if args.stopping_rule is not None:
+        error = DEFAULT_ERROR if args.error is None else args.error
+        rule = stopping_rule(args.draws, error, args.level, args.interval)
+    elif args.error is not None:
+        raise BayesCaffeError("--error: needs --stopping-rule")
     found = analyze(
         args.draws,
         level=args.level,
@@ -87,6 +114,7 @@ def _run(args: argparse.Namespace) -> None:
         "draws_file": str(args.draws),
         "ood_file": args.ood and str(args.ood),
         **found.summary(),
+        **({} if rule is None else {"stopping_rule": rule.as_dict()}),
     }
     if args.csv is not None:
         found.write_csv(args.csv)
@@ -95,13 +123,24 @@ def _run(args: argparse.Namespace) -> None:
         with scratch_file(args.out) as scratch:
             scratch.write_text(json.dumps(summary, indent=2) + "\n")
         log.info("wrote %s", args.out)
-    print(json.dumps(summary) if args.json else describe(found, args.draws, args.ood))
+    if rule is not None:
+        rule.save(args.stopping_rule)
+        log.info("wrote %s", args.stopping_rule)
+        if rule.settled == 0:
+            log.warning("%s: settles none of these images, so it saves nothing", args.stopping_rule)
+    if args.json:
+        print(json.dumps(summary))
+        return
+    print(describe(found, args.draws, args.ood))
+    if rule is not None:
+        print("\n" + "\n".join(_stopping(rule)))
 
 
 def _keep_apart(args: argparse.Namespace) -> None:
     """Raise if a file to write is also a file to read, or is given twice."""
     taken = {path.resolve() for path in (args.draws, args.ood) if path is not None}
-    for option, path in (("--csv", args.csv), ("--out", args.out)):
+    written = {"--csv": args.csv, "--out": args.out, "--stopping-rule": args.stopping_rule}
+    for option, path in written.items():
         if path is not None:
             if path.resolve() in taken:
                 raise BayesCaffeError(f"{option} {path}: is already used for another file")
@@ -110,8 +149,11 @@ def _keep_apart(args: argparse.Namespace) -> None:
 
 def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
     """The figures on one screen, each with a few words about its meaning."""
+    drawn = f"{found.draws:,} draw{'s' * (found.draws > 1)}"
+    if found.draw_counts is not None:
+        drawn = f"up to {drawn} ({found.mean_draws:.1f} on average)"
     lines = [
-        f"{draws}: {found.draws:,} draw{'s' * (found.draws > 1)} x {found.images:,} images, "
+        f"{draws}: {drawn} x {found.images:,} images, "
         f"{found.classes} classes; "
         f"{100 * found.level:g} % intervals ({found.interval})",
         *(f"warning: {warning}" for warning in found.warnings),
@@ -216,6 +258,21 @@ def _out_of_distribution(ood: dict, path: Path | None) -> list[str]:
         "  AUROC: chance that an OOD image is more suspicious than another image; best 1",
         "  FPR95: share of other images flagged when 95 % of the OOD images are; best 0 %",
         _line("certain", f"{ood['certain']:,}", f"of {ood['images']:,} OOD images; best 0"),
+    ]
+
+
+def _stopping(rule: StoppingRule) -> list[str]:
+    return [
+        "Do fewer draws give the same answer?  (class and verdict; --adaptive)",
+        _line("draws", f"{rule.mean_draws:.1f}", f"of {rule.passes} on average with this rule"),
+        _line("settled", _percent(rule.settled), "of these images before the last draw"),
+        _line(
+            "another",
+            f"{rule.disagreements:,}",
+            f"of {rule.images:,} images get another answer than by all draws",
+        ),
+        f"  With {rule.confidence:.0%} confidence, this is at most {100 * rule.error:g} % of all "
+        "images like these.",
     ]
 
 

@@ -101,6 +101,17 @@ def add_interval_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_adaptive_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what chooses adaptive sampling."""
+    parser.add_argument(
+        "--adaptive",
+        type=Path,
+        metavar="RULE",
+        help="give an image no more draws when its answer is settled; a file from `bayescaffe "
+        "analyze --stopping-rule`, for the same weights and seed",
+    )
+
+
 def add_net_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add what the commands that draw from a net have: the net, and how to draw from it.
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from bayescaffe.cli.arguments import (
+    add_adaptive_argument,
     add_interval_arguments,
     add_net_arguments,
     read_class_names,
@@ -46,6 +47,7 @@ examples:
   bayescaffe predict lenet.caffemodel digit.png --invert
   bayescaffe predict solver.prototxt photo.jpg                        the newest weights
   bayescaffe predict net.prototxt net.caffemodel photos/ --classes names.txt --accept-above 0.9
+  bayescaffe predict lenet.caffemodel scans/ --adaptive rule.json     fewer draws of clear images
   curl -s http://camera/still | bayescaffe predict net.prototxt net.caffemodel - --json
 
 In Python:
@@ -66,6 +68,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     add_net_arguments(parser)
     parser.add_argument("images", metavar="IMAGE", nargs="*", help="image file, folder, or -")
     add_interval_arguments(parser)
+    add_adaptive_argument(parser)
     for name, what in (
         ("--accept-above", "accept only what is certain with a lower end of at least X"),
         ("--escalate-below", "escalate what is not accepted with a mean probability below X"),
@@ -93,6 +96,7 @@ def _run(args: argparse.Namespace) -> None:
         read_model(args),
         [sys.stdin.buffer.read() if name == "-" else name for name in args.images],
         args.passes,
+        adaptive=args.adaptive,
         level=args.level,
         interval=args.interval,
         rule=Rule(args.accept_above, args.escalate_below),
@@ -109,7 +113,7 @@ def _run(args: argparse.Namespace) -> None:
         images = [asdict(prediction) for prediction in predictions]
         print(json.dumps({"images": images, "decisions": counts, "errors": errors}))
     elif predictions:
-        _print_table(predictions, args.level)
+        _print_table(predictions, args.level, args.adaptive is not None)
         print(f"\n{len(predictions)} images: " + ", ".join(f"{n} {d}" for d, n in counts.items()))
     if errors:
         raise BayesCaffeError(
@@ -117,7 +121,7 @@ def _run(args: argparse.Namespace) -> None:
         )
 
 
-def _print_table(predictions: list, level: float) -> None:
+def _print_table(predictions: list, level: float, is_adaptive: bool) -> None:
     rows = [
         (
             prediction.image,
@@ -128,11 +132,12 @@ def _print_table(predictions: list, level: float) -> None:
             f"{prediction.entropy:.3f}",
             f"{prediction.epistemic:.3f}",
             prediction.decision,
+            *([str(prediction.draws)] if is_adaptive else []),
         )
         for prediction in predictions
     ]
     heads = ("image", "class", "probability", f"{100 * level:g} % interval", "certain")
-    rows.insert(0, (*heads, "entropy", "epistemic", "decision"))
+    rows.insert(0, (*heads, "entropy", "epistemic", "decision", *["draws"] * is_adaptive))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -7,7 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import add_net_arguments, read_class_names, read_models
+from bayescaffe.cli.arguments import (
+    add_adaptive_argument,
+    add_net_arguments,
+    read_class_names,
+    read_models,
+)
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -35,6 +40,10 @@ converted to it; of an array, say it with --channels), how pictures are resized,
 the classes. Else image files get Caffe's order, blue, green, red; arrays and LMDBs stay as they
 are.
 
+With --adaptive, an image gets 4, 8, 16, … draws until its class and its verdict, certain or not,
+are settled; few images need all. `bayescaffe analyze --stopping-rule` writes RULE, and tells what
+it promises. The file says how many draws each image has.
+
 Labels come from the LMDB, the list (behind the name), the .npz, --labels, or sub-folders that are
 named by numbers or classes. Without labels there is no error to report."""
 
@@ -45,6 +54,8 @@ examples:
   bayescaffe sample trained.caffemodel --data photos/                 image files
   bayescaffe sample seed-1/net.caffemodel seed-2/net.caffemodel       draws of two models, in turns
   bayescaffe sample net.prototxt net.caffemodel --data x.npy --labels y.npy --passes 20 --out x.npz
+  bayescaffe sample trained.caffemodel --data new/ --adaptive rule.json    fewer draws where these
+                                                                           give the same answer
 
 In Python:
   model = bayescaffe.Model("net.prototxt", "net.caffemodel")
@@ -81,6 +92,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="the draws file (default: the name of WEIGHTS with .draws.npz, or mixture.draws.npz "
         "for several, in this directory)",
     )
+    add_adaptive_argument(parser)
     parser.set_defaults(run=_run)
 
 
@@ -107,6 +119,7 @@ def _run(args: argparse.Namespace) -> None:
         images,
         args.passes,
         out=out,
+        adaptive=args.adaptive,
         class_names=class_names,
         progress=not args.quiet,
     )
@@ -114,18 +127,19 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
-    count, images, classes = draws.probabilities.shape
+    count, (images, classes) = draws.passes, draws.probabilities.shape[1:]
+    mean_draws = float(draws.draw_counts.mean())
     wrong = None
     if draws.labels is not None:
         wrong = 0
-        for start, part in draws.parts():
-            labels = draws.labels[start : start + part.shape[1]]
-            wrong += int((part.mean(axis=0).argmax(axis=-1) != labels).sum())
+        for rows, part in draws.parts():
+            wrong += int((part.mean(axis=0).argmax(axis=-1) != draws.labels[rows]).sum())
     seconds = draws.meta["seconds"]
     models = len(draws.models)
     result = {
         "out": str(out),
         "draws": count,
+        "mean_draws": mean_draws,
         "models": models,
         "images": images,
         "classes": classes,
@@ -138,7 +152,11 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
         print(json.dumps(result))
         return
     from_models = f" from {models} models" if models > 1 else ""
-    print(f"{out}: {count:,} draws{from_models} of {images:,} images, {classes} classes")
+    on_average = f"up to {count:,} draws, {mean_draws:.1f} on average,"
+    drawn = on_average if draws.is_adaptive else f"{count:,} draws"
+    print(f"{out}: {drawn}{from_models} of {images:,} images, {classes} classes")
     if wrong is not None:
         print(f"error of the mean prediction: {wrong / images:.2%} ({wrong:,} of {images:,})")
-    print(f"time: {seconds:.1f} s, {1e6 * seconds / (count * images):.1f} µs per image and draw")
+    print(
+        f"time: {seconds:.1f} s, {1e6 * seconds / (mean_draws * images):.1f} µs per image and draw"
+    )

@@ -18,11 +18,13 @@ from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.frames import is_table
 from bayescaffe.data.image_files import find_images, is_pillow
 from bayescaffe.data.images import Images, ImageSource, open_images
+from bayescaffe.infer.stages import as_rule, sample_in_stages
 from bayescaffe.net.mixture import Mixture, as_mixture
 from bayescaffe.net.model import Model
 from bayescaffe.stats import intervals
 from bayescaffe.stats.analysis import Analysis, analyze
 from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class Prediction:
     """The part of it that is the net's own uncertainty: what the draws disagree on."""
     decision: str
     """accept, repeat or escalate, by the `Rule`."""
+    draws: int
+    """How many draws all of this is from."""
     probabilities: tuple[float, ...]
     """The mean probability of every class."""
 
@@ -96,6 +100,7 @@ def predict(
     passes: int | None = None,
     *,
     weights: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
+    adaptive: StoppingRule | str | os.PathLike | None = None,
     level: float = 0.95,
     interval: str = "equal-tailed",
     rule: Rule | None = None,
@@ -115,6 +120,7 @@ def predict(
         passes: the number of draws; by default 100, or one of each model for a `Mixture` in which
             no model is random.
         weights: the caffemodel, if `model` is a prototxt; several are a `Mixture`.
+        adaptive: a `StoppingRule` or its file: images whose answer is settled get no more draws.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
         rule: what decides; without it, `Rule()`.
         class_names: a name for each class; by default those of the net's LMDB.
@@ -125,7 +131,14 @@ def predict(
         progress: show a progress bar if this takes long and runs on a terminal or in a notebook.
     """
     model = as_mixture(model, weights)
-    passes = model.passes_for(passes)
+    stopping = None if adaptive is None else as_rule(adaptive, model, passes)
+    if stopping and (stopping.level, stopping.interval) != (level, interval):
+        raise BayesCaffeError(
+            f"{argument('adaptive')}: the stopping rule is for {stopping.interval} intervals at "
+            f"level {stopping.level:g}, not for {argument('interval', interval)} and "
+            f"{argument('level', level)}"
+        )
+    passes = model.passes_for(stopping.passes if stopping else passes)
     passes = model.distinct_draws or passes
     class_names = model.names_for(class_names)
     if passes == 1 and not model.is_random:
@@ -147,7 +160,10 @@ def predict(
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
     with ProgressBar(len(source), "predicting", show=progress, delay=1) as bar:
         for indices, pixels in _chunks(source, max(1, CHUNK_BYTES // (4 * values)), fail):
-            draws = Draws(model.sample(pixels, passes))
+            if stopping:
+                draws = sample_in_stages(model, pixels, stopping)
+            else:
+                draws = Draws(model.sample(pixels, passes))
             found = analyze(draws, level, interval, progress=False)
             names = [source.describe(index) for index in indices]
             predictions += _predictions(found, names, class_names, rule)
@@ -158,6 +174,8 @@ def predict(
 def _predictions(
     found: Analysis, names: Sequence[str], class_names: Sequence[str] | None, rule: Rule
 ) -> Iterator[Prediction]:
+    counts = np.full(found.images, found.draws)
+    counts = counts if found.draw_counts is None else found.draw_counts
     for row, name in enumerate(names):
         label = int(found.predicted[row])
         certain, lower = bool(found.certain[row]), float(found.lower[row, label])
@@ -172,6 +190,7 @@ def _predictions(
             entropy=float(found.entropy[row]),
             epistemic=float(found.epistemic[row]),
             decision=rule.decide(certain, lower, float(found.confidence[row])),
+            draws=int(counts[row]),
             probabilities=tuple(found.mean[row].tolist()),
         )
 

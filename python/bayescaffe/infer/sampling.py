@@ -19,9 +19,11 @@ from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.digests import images_sha256
 from bayescaffe.data.images import Images, ImageSource, open_images
+from bayescaffe.infer.stages import Stages, as_rule, part_size
 from bayescaffe.net.mixture import Mixture, as_mixture
 from bayescaffe.net.model import Model, NotFiniteError
-from bayescaffe.stats.draws import Draws, load_draws, write_draws
+from bayescaffe.stats.draws import Block, Draws, load_draws, write_draws
+from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ def sample(
     *,
     weights: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
     out: str | os.PathLike | None = None,
+    adaptive: StoppingRule | str | os.PathLike | None = None,
     labels: str | os.PathLike | np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
     channels: str | None = None,
@@ -52,7 +55,9 @@ def sample(
         weights: the caffemodel, if `model` is a prototxt; several are a `Mixture`.
         out: the draws file to write; one that is there is replaced when the new one is complete.
             The probabilities are written in place, so they may be larger than memory. Without
-            `out` they stay in memory.
+            `out` they stay in memory. With `adaptive`, the draws after the first stage stay in
+            memory until the file is complete.
+        adaptive: a `StoppingRule` or its file: images whose answer is settled get no more draws.
         labels, channels, invert: see `open_images`.
         class_names: a name for each class, to be kept with the draws; by default those of the
             net's LMDB.
@@ -66,7 +71,8 @@ def sample(
 
     source = None if images is None else open_source(images)
     model = as_mixture(model, weights, source.shape if source else None)
-    passes = model.passes_for(passes)
+    rule = None if adaptive is None else as_rule(adaptive, model, passes)
+    passes = model.passes_for(rule.passes if rule else passes)
     if (enough := model.distinct_draws) and passes > enough:
         equal = (
             "all draws are equal and one is" if enough == 1 else f"draws repeat and {enough} are"
@@ -81,17 +87,17 @@ def sample(
     source.name_classes(class_names or ())
     model.fit(source)
     meta = _meta(model, source, passes, class_names)
+    if rule is not None:
+        meta["stopping_rule"] = rule.as_dict()
     run = _Run(model, source, passes, progress)
-    shape = (passes, len(source), model.classes)
+    shape = (rule.stages[0] if rule else passes, len(source), model.classes)
+
+    def fill(probabilities: np.ndarray) -> Draws:
+        later, seconds = run.fill(probabilities, rule)
+        return Draws(probabilities, run.labels, {**meta, "seconds": seconds}, later)
+
     if out is None:
-        probabilities = np.empty(shape, np.float32)
-        found_labels, seconds = run.fill(probabilities)
-        return Draws(probabilities, found_labels, {**meta, "seconds": seconds})
-
-    def fill(probabilities: np.ndarray) -> tuple[np.ndarray | None, dict]:
-        found_labels, seconds = run.fill(probabilities)
-        return found_labels, {**meta, "seconds": seconds}
-
+        return fill(np.empty(shape, np.float32))
     write_draws(out, shape, fill)
     return load_draws(out)
 
@@ -143,12 +149,20 @@ class _Run:
         self._model, self._source = model, source
         self._passes, self._progress = passes, progress
         self._take = source.in_order()
-        self._labels: list[np.ndarray] = []
+        self._labels: list[np.ndarray] = []  # of each part
         self._start, self._images = 0, np.empty(0)  # the part that the net works on
         self._reading = 0.0  # seconds
 
-    def fill(self, probabilities: np.ndarray) -> tuple[np.ndarray | None, float]:
-        """Fill draws x images x classes; return the labels, and the seconds that the net took."""
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Of the images that were read."""
+        return np.concatenate(self._labels) if self._labels else None
+
+    def fill(
+        self, probabilities: np.ndarray, rule: StoppingRule | None
+    ) -> tuple[tuple[Block, ...], float]:
+        """Fill draws x images x classes, those of the first stage if there is a rule; return the
+        draws of later stages, and the seconds that the net took."""
         count = len(self._source)
 
         def read(first: int, size: int) -> np.ndarray:
@@ -162,13 +176,20 @@ class _Run:
             def show(share: float) -> None:
                 bar.move_to(round(share * self._passes * count))
 
-            began = time.perf_counter()
+            began, later = time.perf_counter(), ()
             try:
-                self._model.sample_parts(read, count, self._passes, probabilities, show)
+                if rule is None:
+                    self._model.sample_parts(read, count, self._passes, probabilities, show)
+                else:
+                    stages = Stages(self._model, rule, probabilities, bar.move_to)
+                    step = part_size(self._model, rule)
+                    for first in range(0, count, step):
+                        stages.add(read(first, min(step, count - first)))
+                    later = stages.finish()
             except NotFiniteError as error:
                 raise BayesCaffeError(self._explain(error)) from error
             seconds = time.perf_counter() - began - self._reading
-        return np.concatenate(self._labels) if self._labels else None, seconds
+        return later, seconds
 
     def _next(self, first: int, size: int) -> np.ndarray:
         images, labels = self._take(size)
@@ -200,7 +221,9 @@ class _Run:
     def _explain(self, error: NotFiniteError) -> str:
         """Say of which image the net gave what is no number, and why."""
         name = self._source.describe(error.image)
-        if not np.isfinite(self._images[error.image - self._start]).all():
+        # Before a later stage, the image is of an earlier part, and its pixels were numbers.
+        place = error.image - self._start
+        if place >= 0 and not np.isfinite(self._images[place]).all():
             return f"{name}: has pixels that are no numbers (NaN or infinite)"
         return (
             f"{name}: the net gives a probability that is no number (NaN), in draw {error.draw}, "

@@ -118,7 +118,7 @@ def _box_plot(subject: Subject, index: int) -> str:
     place = {c: k for k, c in enumerate(classes)}
     chart = Chart(
         plots.plot_boxplot,
-        subject.draws.of_images(index, index + 1)[:, 0, classes],
+        subject.draws.of_image(index)[:, classes],
         None if a.labels is None else place[a.labels[index]],
         place[a.predicted[index]],
         [subject.names[c] for c in classes],
@@ -146,7 +146,7 @@ def _shown_classes(subject: Subject, index: int) -> list[int]:
 def _classes(subject: Subject, index: int) -> list[dict[str, Any]]:
     """For the dialog: credible interval and draws of each class."""
     a = subject.analysis
-    draws = subject.draws.of_images(index, index + 1)[: plots.DOTS, 0]
+    draws = subject.draws.of_image(index)[: plots.DOTS]
     return [
         {
             "class": c,

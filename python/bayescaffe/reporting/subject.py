@@ -39,6 +39,8 @@ class Subject:
             return "one net"
         models = self.draws.meta.get("models") or ()
         drawn = f"{self.analysis.draws:,} networks drawn from"
+        if self.analysis.draw_counts is not None:
+            drawn = f"up to {drawn}"
         if not models:
             return f"{drawn} the posterior"
         if any(model.get("is_random", True) for model in models):

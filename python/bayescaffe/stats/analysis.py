@@ -31,6 +31,7 @@ class Analysis:
     """The result of `analyze`. Arrays have one entry, or one row of classes, for each image."""
 
     draws: int
+    """Of each image; after adaptive sampling, of those that were never settled."""
     images: int
     classes: int
     level: float
@@ -61,6 +62,9 @@ class Analysis:
     """Mutual information of class and weights, in nats."""
     between_models: np.ndarray | None = None
     """The part of it that is mutual information of class and model; None for one model."""
+    draw_counts: np.ndarray | None = None
+    """After adaptive sampling, the number of draws of each image, which all of its figures are
+    computed from; None if all images have all draws."""
 
     # Without labels these are None or empty.
     labels: np.ndarray | None = None
@@ -102,6 +106,11 @@ class Analysis:
             lines.append(f"  {self.ood['images']:,} out-of-distribution images, AUROC: {scores}")
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 
+    @property
+    def mean_draws(self) -> float:
+        """The mean number of draws of an image."""
+        return float(self.draws if self.draw_counts is None else self.draw_counts.mean())
+
     def summary(self) -> dict:
         """Everything that is not per image, ready for JSON."""
         risks = None
@@ -110,6 +119,7 @@ class Analysis:
             risks = [{"coverage": c, "risk": metrics.risk_at(c, risk)} for c in COVERAGES]
         return {
             "draws": self.draws,
+            "mean_draws": self.mean_draws,
             "images": self.images,
             "classes": self.classes,
             "level": self.level,
@@ -163,6 +173,7 @@ class Analysis:
             "aleatoric": self.aleatoric,
             "epistemic": self.epistemic,
             **({} if self.between_models is None else {"between_models": self.between_models}),
+            **({} if self.draw_counts is None else {"draws": self.draw_counts}),
         }
 
     def _named(self, classes: np.ndarray) -> list:
@@ -211,6 +222,7 @@ def analyze(
     warnings = [few] if few else []
     if count > 1 and not draws.meta.get("is_random", True):
         warnings.append(f"all {count} draws are the same, because no layer of the net is random")
+    warnings += _other_interval(draws, level, interval)
     found = _per_image(draws, name, labels, level, interval, progress)
     judged = {} if labels is None else _judge(found, labels, bins)
     if ood is not None:
@@ -226,6 +238,7 @@ def analyze(
         warnings=warnings,
         names=_names(draws, "names", images, name),
         class_names=_names(draws, "class_names", classes, name),
+        draw_counts=draws.draw_counts if draws.is_adaptive else None,
         **found,
         **judged,
     )
@@ -255,7 +268,7 @@ def _shape(draws: Draws, name: str) -> tuple[int, int, int]:
             f"{name}: probabilities of shape {' x '.join(map(str, shape))}, expected draws x "
             "images x classes, at least one draw, one image and two classes"
         )
-    return shape
+    return draws.passes, *shape[1:]
 
 
 def _labels(draws: Draws, name: str) -> np.ndarray | None:
@@ -293,11 +306,11 @@ def _per_image(
     progress: bool,
 ) -> dict[str, np.ndarray]:
     """The fields of `Analysis` that are computed image by image."""
-    parts = []
-    model_of_draw = _names(source, "model_of_draw", len(source.probabilities), name)
+    parts, order = [], []
+    model_of_draw = _names(source, "model_of_draw", source.passes, name)
     with ProgressBar(source.probabilities.shape[1], "analysing", show=progress, delay=1) as bar:
-        for start, chunk in source.parts():
-            _check(chunk, name, start)
+        for images, chunk in source.parts():
+            _check(chunk, name, images)
             mean = chunk.mean(axis=0, dtype=np.float64)
             predicted = mean.argmax(axis=-1)
             lower, upper = intervals.KINDS[interval](chunk, level)
@@ -314,17 +327,20 @@ def _per_image(
                 "epistemic": epistemic,
             }
             if model_of_draw is not None:
-                part["between_models"] = metrics.between_models(chunk, np.array(model_of_draw))
+                models = np.array(model_of_draw[: len(chunk)])
+                part["between_models"] = metrics.between_models(chunk, models)
             if labels is not None:
-                wrong = chunk.argmax(axis=-1) != labels[start : start + chunk.shape[1]]
+                wrong = chunk.argmax(axis=-1) != labels[images]
                 part["wrong_draws"] = wrong.mean(axis=0)
             parts.append(part)
-            bar.advance(chunk.shape[1])
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            order.append(images)
+            bar.advance(len(images))
+    place = np.argsort(np.concatenate(order))
+    return {key: np.concatenate([part[key] for part in parts])[place] for key in parts[0]}
 
 
-def _check(chunk: np.ndarray, name: str, start: int) -> None:
-    """Raise if these are not probabilities; `start` is the index of the chunk's first image."""
+def _check(chunk: np.ndarray, name: str, images: np.ndarray) -> None:
+    """Raise if these are not probabilities; `images` are the indices of the chunk's images."""
     with np.errstate(invalid="ignore"):
         sums = chunk @ np.ones(chunk.shape[2], chunk.dtype)
         error = np.abs(sums - 1)
@@ -335,7 +351,7 @@ def _check(chunk: np.ndarray, name: str, start: int) -> None:
     number, image = np.argwhere(~is_good)[0]
     numbers = chunk[number, image]
     raise BayesCaffeError(
-        f"{name}: draw {number} of image {start + image} is not probabilities: expected numbers "
+        f"{name}: draw {number} of image {images[image]} is not probabilities: expected numbers "
         f"from 0 to 1 with a sum of 1, found {numbers.min():g} to {numbers.max():g} with a sum of "
         f"{sums[number, image]:g}"
     )
@@ -395,10 +411,27 @@ def _compare(found: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict
     }
 
 
+def _other_interval(draws: Draws, level: float, interval: str) -> list[str]:
+    """Why a stopping rule says nothing about these intervals."""
+    rule = draws.meta.get("stopping_rule") or {}
+    known = rule.get("level"), rule.get("interval")
+    if known in ((None, None), (level, interval)):
+        return []
+    return [
+        f"the images were settled for {known[1]} intervals at level {known[0]}; for others, the "
+        "bound of the stopping rule does not hold"
+    ]
+
+
 def _differences(draws: Draws, ood: Draws) -> list[str]:
     """Why the scores of the two sets may not be comparable."""
     warnings = []
-    count, ood_count = len(draws.probabilities), len(ood.probabilities)
+    count, ood_count = draws.passes, ood.passes
+    if draws.is_adaptive or ood.is_adaptive:
+        warnings.append(
+            "adaptive sampling gave some images fewer draws: few draws underestimate epistemic "
+            "uncertainty, and no stopping rule is calibrated for out-of-distribution images"
+        )
     if count != ood_count:
         warnings.append(
             f"the out-of-distribution images have {ood_count} draws, the others {count}: fewer "

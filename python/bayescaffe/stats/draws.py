@@ -8,10 +8,20 @@ A draws file is an uncompressed .npz with the members
 
 so `np.load(path)["probabilities"]` reads it too. `load_draws` maps more than 1 GiB of them into
 memory instead of reading them, so a file may be larger than memory.
+
+Adaptive sampling gives some images fewer draws. Its files have these members as well:
+
+    draw_counts        int64 per image: how many draws it has, the first ones
+    probabilities_K    float32, draws x images x classes: the draws from K on, up to those of the
+                       next member, of the images with more than K draws, in order
+
+`probabilities` then has the draws that all images have.
 """
 
+import functools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +38,34 @@ MODEL_FILES = ("net", "weights", "net_sha256", "weights_sha256")
 """What `meta` tells of a model: the paths as given, and the hashes of these files."""
 PART_NUMBERS = 2**18
 """Probabilities processed at a time: a few megabytes with all copies."""
+LATER = re.compile(r"probabilities_(\d+)")
+"""The members of a draws file that have further draws of some images."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive draws of some images."""
+
+    first: int
+    """The index of the first of these draws."""
+    images: np.ndarray
+    """The indices of the images, increasing."""
+    probabilities: np.ndarray
+    """float32, draws x images x classes."""
+    _stored: StoredArray | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def end(self) -> int:
+        """The index of the last of these draws, and 1."""
+        return self.first + len(self.probabilities)
+
+    def of_images(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the images from `start` to before `stop` are in it, and their probabilities."""
+        begin, end = np.searchsorted(self.images, (start, stop)).tolist()
+        is_stored = self._stored is not None and self._stored.array is self.probabilities
+        if is_stored and end > begin:
+            return self.images[begin:end], self._stored.columns(begin, end)
+        return self.images[begin:end], np.asarray(self.probabilities[:, begin:end])
 
 
 @dataclass(frozen=True)
@@ -38,7 +76,9 @@ class Draws:
     """float32, draws x images x classes; read-only if loaded from a file.
 
     More than 1 GiB is a memory map of the file. If somebody truncates that file, using the map ends
-    the process; use `of_images` or `parts`, which raise an error then."""
+    the process; use `of_images` or `parts`, which raise an error then.
+
+    After adaptive sampling, these are the draws that all images have."""
     labels: np.ndarray | None = None
     """int64 per image; None if not known."""
     meta: dict = field(default_factory=dict)
@@ -47,7 +87,12 @@ class Draws:
     class_names, names (of image files); path, if loaded from a file.
 
     Of several models, `models` has these four of each, and `model_of_draw` has the index of the
-    model of each draw: draw k of the file is draw k of that model."""
+    model of each draw: draw k of the file is draw k of that model.
+
+    After adaptive sampling, `stopping_rule` is the rule that settled the images, and `passes` the
+    number of draws of an image that it did not settle."""
+    later: tuple[Block, ...] = ()
+    """After adaptive sampling, further draws of the images that were not settled by then."""
     _stored: StoredArray | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -55,6 +100,9 @@ class Draws:
         shape = " x ".join(f"{size:,}" for size in np.shape(self.probabilities))
         labels = "no labels" if self.labels is None else "with labels"
         lines = [f"Draws: {shape} (draws x images x classes), {labels}"]
+        if self.is_adaptive:
+            mean = f"{self.draw_counts.mean():.1f}"
+            lines.append(f"  adaptive: up to {self.passes} draws of an image, {mean} on average")
         known = [key for key in ("path", "net", "weights", "data", "seed") if key in self.meta]
         lines += [f"  {key}: {self.meta[key]}" for key in known]
         if self.meta.get("models"):
@@ -70,21 +118,64 @@ class Draws:
             for one in self.meta.get("models") or [self.meta]
         ]
 
+    @property
+    def passes(self) -> int:
+        """The number of draws of an image that has all of them."""
+        if self.is_adaptive and isinstance(self.meta.get("passes"), int):
+            return self.meta["passes"]
+        return self._blocks[-1].end
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether images may have unequal numbers of draws."""
+        return bool(self.later) or self.meta.get("stopping_rule") is not None
+
+    @property
+    def draw_counts(self) -> np.ndarray:
+        """How many draws each image has: the first ones."""
+        draws, images, _ = self.probabilities.shape
+        counts = np.full(images, draws, np.int64)
+        for block in self.later:
+            counts[block.images] = block.end
+        return counts
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[Block, ...]:
+        images = np.arange(np.shape(self.probabilities)[1])
+        return (Block(0, images, self.probabilities, self._stored), *self.later)
+
     def of_images(self, start: int, stop: int) -> np.ndarray:
-        """The probabilities of the images from `start` to before `stop`.
+        """The probabilities of the images from `start` to before `stop`, draws x images x classes;
+        NaN for draws that an image does not have.
 
         From a large file, they are read as it is now. If it was truncated, that is an error.
         """
-        if self._stored is not None and self._stored.array is self.probabilities:
-            return self._stored.columns(start, stop)
-        return np.asarray(self.probabilities[:, start:stop])
+        found = [(block, *block.of_images(start, stop)) for block in self._blocks]
+        if not self.later:
+            return found[0][2]
+        shape = (found[-1][0].end, stop - start, self.probabilities.shape[2])
+        whole = np.full(shape, np.nan, np.float32)
+        for block, images, probabilities in found:
+            whole[block.first : block.end, images - start] = probabilities
+        return whole
 
-    def parts(self) -> Iterator[tuple[int, np.ndarray]]:
-        """All probabilities, a few images at a time: the index of the first, and `of_images`."""
-        draws, images, classes = self.probabilities.shape
-        step = max(1, PART_NUMBERS // (draws * classes))
+    def of_image(self, index: int) -> np.ndarray:
+        """The probabilities of one image in the draws that it has, draws x classes."""
+        return self.of_images(index, index + 1)[: self.draw_counts[index], 0]
+
+    def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All probabilities, a few images at a time: the indices of the images, and their
+        probabilities, draws x images x classes. Images of a part have equally many draws."""
+        _, images, classes = self.probabilities.shape
+        counts = self.draw_counts
+        step = max(1, PART_NUMBERS // (self._blocks[-1].end * classes))
         for start in range(0, images, step):
-            yield start, self.of_images(start, min(start + step, images))
+            stop = min(start + step, images)
+            whole, of_part = self.of_images(start, stop), counts[start:stop]
+            for count in np.unique(of_part):
+                rows = np.flatnonzero(of_part == count)
+                is_all = len(rows) == stop - start
+                yield start + rows, whole[:count] if is_all else whole[:count, rows]
 
     def to_xarray(self):
         """A DataArray of xarray: the probabilities by draw, image and class.
@@ -92,9 +183,15 @@ class Draws:
         Images are named by their files and classes by their names, if these are known. Labels are
         a coordinate, and so is the model of each draw if there are several. The probabilities are
         not copied, and what `meta` tells is in `attrs`.
+
+        After adaptive sampling, a draw that an image does not have is NaN, and the number of draws
+        of each image is the coordinate `draws`.
         """
         xarray = import_optional("xarray", "to_xarray")
-        draws, images, classes = self.probabilities.shape
+        probabilities = self.probabilities
+        if self.later:
+            probabilities = self.of_images(0, probabilities.shape[1])
+        draws, images, classes = probabilities.shape
         names, class_names = self.meta.get("names"), self.meta.get("class_names")
         coords = {
             "draw": np.arange(draws),
@@ -104,12 +201,14 @@ class Draws:
         if self.labels is not None:
             coords["label"] = ("image", self.labels)
         if self.meta.get("model_of_draw"):
-            coords["model"] = ("draw", self.meta["model_of_draw"])
+            coords["model"] = ("draw", self.meta["model_of_draw"][:draws])
+        if self.is_adaptive:
+            coords["draws"] = ("image", self.draw_counts)
         facts = {
             key: value for key, value in self.meta.items() if isinstance(value, (str, int, float))
         }
         return xarray.DataArray(
-            self.probabilities,
+            probabilities,
             coords,
             ("draw", "image", "class"),
             name="probability",
@@ -138,9 +237,9 @@ def save_draws(
 ) -> None:
     """Write a draws file. An existing file is replaced only when the new one is complete."""
 
-    def fill(array: np.ndarray) -> tuple[np.ndarray | None, dict]:
+    def fill(array: np.ndarray) -> Draws:
         array[...] = probabilities
-        return labels, meta
+        return Draws(array, labels, meta)
 
     write_draws(path, np.shape(probabilities), fill)
 
@@ -148,19 +247,24 @@ def save_draws(
 def write_draws(
     path: str | os.PathLike,
     shape: tuple[int, int, int],
-    fill: Callable[[np.ndarray], tuple[np.ndarray | None, dict]],
+    fill: Callable[[np.ndarray], Draws],
 ) -> None:
     """Write a draws file in place. An existing file is replaced only when the new one is complete.
 
     Args:
         shape: draws, images, classes.
-        fill: fills the probabilities, a memory map of the file, and returns labels and meta.
+        fill: fills the probabilities, a memory map of the file, and returns the draws of which they
+            are a part.
     """
 
     def members(probabilities: np.ndarray) -> dict[str, np.ndarray]:
-        labels, meta = fill(probabilities)
-        known = {} if labels is None else {"labels": np.asarray(labels, np.int64)}
-        return {**known, "meta": np.array(json.dumps(meta))}
+        draws = fill(probabilities)
+        found = {f"probabilities_{block.first}": block.probabilities for block in draws.later}
+        if draws.is_adaptive:
+            found["draw_counts"] = draws.draw_counts
+        if draws.labels is not None:
+            found["labels"] = np.asarray(draws.labels, np.int64)
+        return {**found, "meta": np.array(json.dumps(draws.meta))}
 
     with scratch_file(Path(path)) as scratch:
         write_npz(scratch, "probabilities", shape, np.float32, members)
@@ -176,6 +280,8 @@ def load_draws(path: str | os.PathLike) -> Draws:
         stored = file.stored("probabilities")
         probabilities = stored.array
         labels = file.array("labels") if "labels" in file else None
+        counts = file.array("draw_counts") if "draw_counts" in file else None
+        more = {int(k[1]): file.stored(k[0]) for k in map(LATER.fullmatch, file) if k}
         text = file.array("meta")
     try:
         meta = parse_json(str(text))
@@ -197,8 +303,57 @@ def load_draws(path: str | os.PathLike) -> Draws:
         )
     labels = None if labels is None else np.array(labels, np.int64)
     _check_meta(meta, path)
-    _check_models(meta, len(probabilities), path)
-    return Draws(probabilities, labels, {**meta, "path": str(path)}, stored)
+    later = _later(probabilities, counts, more, path)
+    draws = Draws(probabilities, labels, {**meta, "path": str(path)}, later, stored)
+    most = draws.draw_counts.max()
+    if draws.passes < most:
+        raise BayesCaffeError(
+            f"{path}: not a draws file, 'passes' in its meta is {draws.passes}, but an image has "
+            f"{most} draws"
+        )
+    _check_models(meta, draws.passes, path)
+    return draws
+
+
+def _later(
+    probabilities: np.ndarray,
+    counts: np.ndarray | None,
+    more: dict[int, StoredArray],
+    path: str | os.PathLike,
+) -> tuple[Block, ...]:
+    """The further draws of some images, from the members by their first draw."""
+    draws, images, classes = probabilities.shape
+    if counts is None:
+        counts = np.full(images, draws)
+    if counts.shape != (images,) or counts.dtype.kind not in "iu":
+        raise BayesCaffeError(
+            f"{path}: not a draws file: draw_counts are {counts.dtype} of shape {counts.shape}, "
+            f"expected one whole number for each of {images} images"
+        )
+    ends, blocks = [draws], []
+    for first, stored in sorted(more.items()):
+        array, rows = stored.array, np.flatnonzero(counts > first)
+        shape = (len(rows), classes)
+        if array.dtype != np.float32 or array.shape[1:] != shape or not len(array):
+            raise BayesCaffeError(
+                f"{path}: not a draws file: probabilities_{first} are {array.dtype} of shape "
+                f"{array.shape}, expected float32, draws x {shape[0]} images with more than "
+                f"{first} draws x {classes} classes"
+            )
+        if first != ends[-1]:
+            raise BayesCaffeError(
+                f"{path}: not a draws file: has probabilities_{first}, but the draws before end "
+                f"with {ends[-1] - 1}"
+            )
+        blocks.append(Block(first, rows, array, stored))
+        ends.append(blocks[-1].end)
+    wrong = np.flatnonzero(~np.isin(counts, ends))
+    if len(wrong):
+        raise BayesCaffeError(
+            f"{path}: not a draws file: image {wrong[0]} has {counts[wrong[0]]} draws by "
+            f"draw_counts, expected one of {', '.join(map(str, ends))}"
+        )
+    return tuple(blocks)
 
 
 def _is_names(value: object) -> bool:
@@ -212,6 +367,7 @@ _EXPECTED = {
     **dict.fromkeys((*MODEL_FILES, "data", "version", "created", "channels", "data_sha256"), _TEXT),
     **dict.fromkeys(("seed", "passes", "seconds"), _NUMBER),
     **dict.fromkeys(("names", "class_names"), _NAMES),
+    "stopping_rule": (lambda value: isinstance(value, dict), "an object"),
 }
 
 
