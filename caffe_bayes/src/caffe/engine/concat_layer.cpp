@@ -1,12 +1,13 @@
 // Concat, with all threads.
 
+#include "caffe/layers/concat_layer.hpp"
+
 #include <algorithm>
 #include <vector>
 
 #include "caffe/engine/engine.hpp"
 #include "caffe/engine/instantiate.hpp"
 #include "caffe/engine/team.hpp"
-#include "caffe/layers/concat_layer.hpp"
 
 namespace caffe {
 
