@@ -125,9 +125,9 @@ def test_a_file_is_what_stays_in_memory(world, tmp_path):
     with np.load(tmp_path / "x.npz") as file:
         counts = file["draw_counts"]
         assert file["probabilities"].shape == (4, 600, 4)
-        assert np.array_equal(file["probabilities"], world.full.probabilities[:4])
+        assert_same(file["probabilities"], world.full.probabilities[:4])
         rows = np.flatnonzero(counts > 32)
-        assert np.array_equal(file["probabilities_32"], world.full.probabilities[32:, rows])
+        assert_same(file["probabilities_32"], world.full.probabilities[32:, rows])
     assert (tmp_path / "x.npz").stat().st_size < 0.8 * world.full.probabilities.nbytes
 
 
