@@ -1,11 +1,10 @@
 """The CPU engine: all instruction sets and upstream's code agree, and a forked process computes."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import agree, python
+from conftest import agree, engine_is_chosen, python
 
 pytest.importorskip("caffe", reason="pycaffe is not built")
 pytestmark = pytest.mark.engine
@@ -126,10 +125,6 @@ for name, params in net.params.items():
         results[f"gradient of {name} {i}"] = blob.diff
 np.savez(OUT, **results)
 """
-
-
-def engine_is_chosen():
-    return os.environ.get("BAYESCAFFE_ENGINE", "").lower() != "caffe"
 
 
 @pytest.fixture(scope="module", params=[LENET, RESIDUAL], ids=["lenet", "residual"])
