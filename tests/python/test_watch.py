@@ -102,6 +102,20 @@ def test_what_convert_makes_has_no_findings(tmp_path, digits, has_weights, monke
     assert result.loss < GUESS / 4
 
 
+def test_kl_is_that_of_the_weights_that_the_training_starts_from(tmp_path, digits, rule):
+    """The net's own prior is 0 nats away. It was told of the fillers' weights, which are far."""
+    text = small_net(digits, GOOD)
+    prior = tmp_path / "prior.caffemodel"
+    make_net(tmp_path, text).save(str(prior))
+    more = f'kl_weight: 1 prior_from: "{prior}"'
+    solver = write_solver(tmp_path, small_net(digits, f"dataset_size: 330 {more}"), 400)
+    message = read_message(solver, "SolverParameter")
+    make_net(tmp_path, text, seed=7).save(str(tmp_path / "far.caffemodel"))
+    assert Watch(solver, message, prior).before == []
+    (told,) = texts(Watch(solver, message, tmp_path / "far.caffemodel").before)
+    assert "KL adds" in told
+
+
 @pytest.mark.parametrize("path", sorted((REPO / "models").rglob("solver.prototxt")), ids=str)
 def test_our_models_start_without_findings(path, monkeypatch):
     monkeypatch.chdir(REPO)

@@ -101,8 +101,8 @@ def check(
     return found
 
 
-def check_training(files: NetFiles) -> Check:
-    """What `check` finds in a net that is about to be trained.
+def check_training(files: NetFiles, weights: Path | None = None) -> Check:
+    """What `check` finds in a net that is about to be trained, from `weights` on.
 
     Caffe itself tells what makes a training impossible, so this leaves it out.
     """
@@ -111,7 +111,7 @@ def check_training(files: NetFiles) -> Check:
     # What a Python layer does when it is built, such as opening a camera, it should do once.
     if all(layer.type != "Python" for layer in files.nets[0].message.layer):
         with contextlib.suppress(BayesCaffeError):
-            _check_objective(found, files.nets[0], *_build(files.nets[0], None, None))
+            _check_objective(found, files.nets[0], *_build(files.nets[0], weights, None))
     return found
 
 

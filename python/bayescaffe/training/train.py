@@ -133,7 +133,7 @@ def train_share(
     for path in (folder, prefix.parent):
         path.mkdir(parents=True, exist_ok=True)
     start = _starting_point(solver, prefix, resume, weights)
-    watch = Watch(solver, message)
+    watch = Watch(solver, message, start.model if start else weights)
     with _open_log(folder / "train.log", folder / "curve.csv", start, prefix) as (log, parser):
         run = _Run(solver, message, start, log, parser, folder, watch)
         if start and start.iteration >= message.max_iter:

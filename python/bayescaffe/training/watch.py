@@ -41,8 +41,12 @@ class Watch:
     Each rule looks at the rows of the log and returns what to say, or None.
     """
 
-    def __init__(self, solver: Path, message) -> None:
-        """Read the nets of a solver, whose `SolverParameter` is `message`."""
+    def __init__(self, solver: Path, message, weights: Path | None = None) -> None:
+        """Read the nets of a solver, whose `SolverParameter` is `message`.
+
+        Args:
+            weights: the caffemodel that the training starts from.
+        """
         self._solver, self._base_lr = solver, message.base_lr
         self.before: list[Finding] = []
         self._layers: list = []
@@ -54,7 +58,7 @@ class Watch:
             net = files.nets[0].message
             layers = layers_of_phase(net, TRAIN)
             self._layers = [layer for layer in layers if is_bayesian(layer)]
-            found = check_training(files)
+            found = check_training(files, weights)
             self.before = found.findings
             self._objective, self._kl_term = found.objective, found.kl_term
             self._epoch = math.ceil(epoch_iterations(net) / max(1, message.iter_size))
