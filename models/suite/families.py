@@ -61,36 +61,32 @@ class Training:
     family: str
     settings: Settings
     seed: int
-    part: str = "full"
-    """`full`, or `tune`: to be measured on images that are held out."""
-
-    @property
-    def trained_on(self) -> str:
-        """The part whose training images it has. If the held-out images are none of the row's own,
-        both parts have the same, and so the same net."""
-        return "tune" if self.task.has_more else self.part
+    iterations: int
 
     @classmethod
     def of(
-        cls, row: str, family: str, settings: Settings, seed: int, part: str = "full"
+        cls, row: str, family: str, settings: Settings, seed: int, is_trial: bool = False
     ) -> "Training":
-        """That of a family, which may share its nets with another."""
-        return cls(row, FAMILIES[family].shares or family, settings, seed, part)
+        """That of a family, which may share its nets with another. Trials of tuning are shorter in
+        some rows."""
+        found, task = FAMILIES[family], TASKS[row]
+        iterations = task.iterations // (task.trial_share if is_trial and not found.after else 1)
+        return cls(row, found.shares or family, settings, seed, iterations)
 
     @property
     def task(self) -> Task:
         return TASKS[self.row]
 
     def __str__(self) -> str:
-        return f"{self.row} {self.part} {self.family} {self.settings} seed {self.seed}"
+        return f"{self.row} {self.family} {self.settings} seed {self.seed}"
 
     def folder(self, place: Place) -> Path:
         name = f"{self.family}_{self.settings}"
-        return place.out / "nets" / self.row / self.trained_on / name / f"seed-{self.seed}"
+        return place.out / "nets" / self.row / str(self.iterations) / name / f"seed-{self.seed}"
 
     def data(self, place: Place) -> Path:
         where = place.known, place.out / "data"
-        return prepare(self.task, self.row, self.trained_on, *where, self.seed)
+        return prepare(self.task, self.row, *where, self.seed)
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ class Family:
 
     @property
     def trials(self) -> int:
-        return 1 + sum(len(values) for _, values in self.choices)
+        return 1 + sum(len(values) for _, values in self.choices) if self.choices else 0
 
 
 def write_stock(training: Training, folder: Path, place: Place) -> Written:
@@ -135,9 +131,9 @@ def write_stock(training: Training, folder: Path, place: Place) -> Written:
     task = training.task
     text = with_dropout(task.net(training.data(place)), training.settings.dropout)
     decay = task.decay * training.settings.decay
-    written = _write(training, folder, text, task.iterations, decay, POLY)
+    written = _write(training, folder, text, training.iterations, decay, POLY)
     with written.solver.open("a") as file:
-        print(f"snapshot: {_swag_start(task)}", file=file)
+        print(f"snapshot: {_swag_start(training)}", file=file)
     return written
 
 
@@ -167,7 +163,7 @@ def write_fine_tuned(training: Training, folder: Path, place: Place) -> Written:
 def write_prior(training: Training, folder: Path, place: Place) -> Written:
     """The row's net made Bayesian, from the posterior of another row's, which is also its prior."""
     written, first = write_bayes(training, folder, place), _pretraining(training, "bayes")
-    file = first.folder(place) / f"bayes/net_iter_{first.task.iterations}.caffemodel"
+    file = first.folder(place) / f"bayes/net_iter_{first.iterations}.caffemodel"
     message = parse_message(written.net.read_text(), "NetParameter")
     *others, _ = [layer for layer in message.layer if layer.type.startswith("Bayes")]
     for layer in others:  # the last is new
@@ -182,8 +178,8 @@ def _pretraining(training: Training, family: str) -> Training:
 
 def write_paper(training: Training, folder: Path, place: Place) -> Written:
     """The paper's net with dropout, as models/lenet has it, with its schedule."""
-    text = paper_lenet(training.data(place), _images(training))
-    return _write(training, folder, text, training.task.iterations, 0, PAPER_SCHEDULE)
+    text = paper_lenet(training.data(place), training.task.images)
+    return _write(training, folder, text, training.iterations, 0, PAPER_SCHEDULE)
 
 
 def write_swag(training: Training, folder: Path, place: Place) -> Written:
@@ -191,12 +187,12 @@ def write_swag(training: Training, folder: Path, place: Place) -> Written:
     task, settings = training.task, training.settings
     stock = replace(training, family="stock", settings=replace(settings, constant_rate=0))
     text = with_dropout(task.net(training.data(place)), settings.dropout)
-    iterations = task.iterations - _swag_start(task)
+    iterations = training.iterations - _swag_start(training)
     decay, rate = task.decay * settings.decay, settings.constant_rate
     written = _write(training, folder, text, iterations, decay, 'lr_policy: "fixed"', rate)
     with written.solver.open("a") as file:
         print(f"snapshot: {max(1, iterations // SNAPSHOTS)}", file=file)
-    start = stock.folder(place) / f"net_iter_{_swag_start(task)}.caffemodel"
+    start = stock.folder(place) / f"net_iter_{_swag_start(training)}.caffemodel"
     return replace(written, first=stock, weights=start)
 
 
@@ -217,12 +213,8 @@ def _write(
     return written
 
 
-def _swag_start(task: Task) -> int:
-    return task.iterations - task.iterations // SWAG_SHARE
-
-
-def _images(training: Training) -> int:
-    return training.task.tuned_on if training.part == "tune" else training.task.images
+def _swag_start(training: Training) -> int:
+    return training.iterations - training.iterations // SWAG_SHARE
 
 
 def with_dropout(net: str, ratio: float) -> str:

@@ -15,7 +15,7 @@ from bayescaffe import Model
 from bayescaffe.stats.metrics import nll
 from families import Place, Settings, Training
 from scores import tempered
-from tasks import Measured, to_measure
+from tasks import Measured, held_out, to_test
 from trained import Trained, is_trained, train
 
 
@@ -115,23 +115,33 @@ COMPARED = {
 """Ours, and what it is compared with: as many nets each."""
 
 
-def predicted(training: Training, method: Method, draws: int, fit: Fit, place: Place) -> Path:
+HELD_OUT, TEST = "held-out", "test"
+"""The images that hyperparameters are chosen on, and those that methods are compared on."""
+
+
+def predicted(
+    training: Training, method: Method, draws: int, fit: Fit, place: Place, of: str = TEST
+) -> Path:
     """The file with what a method predicts by one net; both are made if missing."""
     trained = train(training, place)
-    path = prediction_file(training, method, draws, fit, place)
+    path = prediction_file(training, method, draws, fit, place, of)
     if not path.exists():
         started = time.monotonic()
-        where = place.known, place.out / "data"
-        images = to_measure(training.task, training.row, training.part, *where, training.seed)
+        if of == HELD_OUT:
+            images = held_out(training.task, place.known, training.seed)
+        else:
+            images = to_test(training.task, training.row, place.known, place.out / "data")
         use = Use(trained, draws, fit)
         found = images.apply(lambda pixels: method.predict(use, pixels).astype(np.float32))
         found.save(path, seconds=time.monotonic() - started, origin=trained.origin)
     return path
 
 
-def prediction_file(training: Training, method: Method, draws: int, fit: Fit, place: Place) -> Path:
+def prediction_file(
+    training: Training, method: Method, draws: int, fit: Fit, place: Place, of: str = TEST
+) -> Path:
     # by_net and by_laplace take no draws from the net.
-    parts = [training.part, method.predict.__name__]
+    parts = [of, method.predict.__name__]
     if method.predict in (by_draws, by_dropout, by_swag):
         parts.append(f"{draws} draws")
     if fit.prior_precision:

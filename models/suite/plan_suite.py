@@ -64,9 +64,7 @@ class Plan:
             if self.tuned.settings(row, family) is None
         }  # fmt: skip
         trials = sum(FAMILIES[family].trials for _, family in untuned)
-        seconds = sum(
-            FAMILIES[family].trials * self._training_seconds(row, family) for row, family in untuned
-        )
+        seconds = sum(self._tuning_seconds(row, family) for row, family in untuned)
         seconds += sum(job.seconds for job in self.fitting(guess=True))
         final = list(self.predicting(guess=True))
         seconds += sum(job.seconds for job in final)
@@ -91,7 +89,7 @@ class Plan:
                     f"tune {row} {name}",
                     tune,
                     (row, name, start, self.draws, self.place),
-                    family.trials * self._training_seconds(row, name),
+                    self._tuning_seconds(row, name),
                     lambda found, row=row, name=name: self.tuned.keep(row, "families", name, found),
                 )
 
@@ -106,13 +104,11 @@ class Plan:
                     continue
                 method = METHODS[name]
                 settings = self._settings(row, method, guess)
-                # The first net of each was trained in a trial.
-                nets = method.members - 1
                 yield Job(
                     f"fit {row} {name}",
                     fit,
                     (row, name, settings, self.draws, self.place),
-                    nets * self._training_seconds(row, method.family) + 2,
+                    self._fitting_seconds(row, method, settings),
                     lambda found, row=row, name=name: self.tuned.keep(row, "methods", name, found),
                 )
 
@@ -229,8 +225,20 @@ class Plan:
 
     # ---- Seconds --------------------------------------------------------------------------------
 
+    def _tuning_seconds(self, row: str, family: str) -> float:
+        found, task = FAMILIES[family], TASKS[row]
+        share = 1 if found.after else task.trial_share
+        return found.trials * self._training_seconds(row, family) / share
+
+    def _fitting_seconds(self, row: str, method: Method, settings: Settings) -> float:
+        trainings = [Training.of(row, method.family, settings, n) for n in method.seeds(group=1)]
+        new = sum(not is_trained(training, self.place) for training in trainings)
+        return new * self._training_seconds(row, method.family) + 2
+
     def _training_seconds(self, row: str, family: str) -> float:
-        done = (self.place.out / "nets" / row).glob(f"*/{family}_*/seed-*/done.json")
+        """Of a net that is no trial."""
+        folder = self.place.out / "nets" / row / str(TASKS[row].iterations)
+        done = folder.glob(f"{family}_*/seed-*/done.json")
         known = [json.loads(path.read_text())["seconds"] for path in done]
         if known:
             return fmean(known)
@@ -238,7 +246,7 @@ class Plan:
         return task.iterations * task.step / (SWAG_SHARE if family == "swag" else 1)
 
     def _prediction_seconds(self, training: Training, uses: dict) -> float:
-        folder = self.place.out / "nets" / training.row / training.trained_on
+        folder = self.place.out / "nets" / training.row / str(training.iterations)
         seconds = 0.0
         for name in uses:
             known = []

@@ -13,12 +13,9 @@ from pictures import KINDS, write_pictures
 from shifts import SHIFTS, STRENGTHS, shifted
 from stock_nets import lenet, quick, resnet
 
-SHIFTED_IMAGES = 500
-"""Test images that are shifted, the first ones; each shift and strength has the same."""
 OOD_IMAGES = 2000
 HELD_OUT = 5000
-"""Training images that hyperparameters are chosen on; a fifth of them if there are fewer than
-25,000."""
+"""Images that no net is trained on, and hyperparameters are chosen on."""
 
 COMMON = (
     "stock",
@@ -50,31 +47,22 @@ class Task:
     base_lr: float = 0.01
     decay: float = 0.0005
     """The weight decay of stock nets, before it is tuned."""
-    has_more: bool = False
-    """Whether the set has more training images than the row uses, so that some of those can be held
-    out. Else the last of the row's own are."""
     is_exchanged: bool = False
-    """Train on the set's test images, and test on its training images."""
+    """Train on the set's test images. The held-out ones and those to test on are of the others."""
     classes: tuple[int, ...] = ()
     """Of the set, the only ones that it has, numbered anew; all if empty."""
     methods: tuple[str, ...] = COMMON
     """The columns that it has."""
     pretrained: str = ""
     """Another task, whose nets the fine-tuned ones of this row start from."""
+    trial_share: int = 1
+    """A trial of tuning has the iterations divided by this."""
+    shifted: int = 500
+    """Test images that are shifted, the first ones; each shift and strength has the same."""
     step: float = 20e-3
     """Seconds of an iteration on one core, roughly, for the time left."""
     look: float = 75e-6
     """Seconds of an image and a draw."""
-
-    @property
-    def held_out(self) -> int:
-        """How many images hyperparameters are chosen on."""
-        return HELD_OUT if self.has_more else min(HELD_OUT, self.images // 5)
-
-    @property
-    def tuned_on(self) -> int:
-        """How many images nets are trained on while hyperparameters are chosen."""
-        return self.images if self.has_more else self.images - self.held_out
 
     @property
     def is_resampled(self) -> bool:
@@ -85,8 +73,8 @@ class Task:
     @property
     def measured(self) -> int:
         """About how many images a net is measured on."""
-        test = 60_000 if self.is_exchanged else 10_000
-        return test + len(SHIFTS) * len(STRENGTHS) * SHIFTED_IMAGES + OOD_IMAGES
+        test = 55_000 if self.is_exchanged else 10_000
+        return test + len(SHIFTS) * len(STRENGTHS) * self.shifted + OOD_IMAGES
 
 
 def lenet_of_five(folder: Path, last: str = "fc2") -> str:
@@ -101,21 +89,23 @@ _mnist = partial(Task, "mnist", net=lenet, ood="fashion-mnist", methods=OF_LENET
 _fashion = partial(Task, "fashion-mnist", net=lenet, ood="mnist", methods=OF_LENET)
 _transfer = partial(
     Task, "mnist", net=partial(lenet_of_five, last="digits"), iterations=500, ood="fashion-mnist",
-    has_more=True, classes=(5, 6, 7, 8, 9), methods=OF_TRANSFER, pretrained="digits-0-4",
+    classes=(5, 6, 7, 8, 9), methods=OF_TRANSFER, pretrained="digits-0-4",
 )  # fmt: skip
-_colour = partial(Task, "cifar10", ood="shapes")
-_quick = partial(_colour, net=quick, base_lr=0.01, decay=0.004, step=110e-3, look=540e-6)
-_resnet = partial(_colour, net=resnet8, base_lr=0.05, step=220e-3, look=860e-6)
+_long = {"iterations": 10_000, "base_lr": 0.02, "decay": 0.002, "trial_share": 4}
+"""Tuning starts from the rate and the decay that it chose in the first rows."""
+_colour = partial(Task, "cifar10", ood="shapes", trial_share=2, shifted=200)
+_quick = partial(_colour, net=quick, base_lr=0.01, decay=0.004, step=100e-3, look=540e-6)
+_resnet = partial(_colour, net=resnet8, base_lr=0.05, step=160e-3, look=860e-6)
 TASKS = {
-    "mnist-60000": _mnist(60_000, iterations=10_000),
-    "mnist-exchanged": _mnist(10_000, iterations=10_000, is_exchanged=True),
-    "mnist-1000": _mnist(1000, iterations=3000, has_more=True),
-    "fashion-60000": _fashion(60_000, iterations=10_000),
-    "fashion-5000": _fashion(5000, iterations=5000, has_more=True),
-    "cifar10-quick-50000": _quick(50_000, iterations=4000),
-    "cifar10-quick-5000": _quick(5000, iterations=2000, has_more=True),
-    "cifar10-resnet8-50000": _resnet(50_000, iterations=4000),
-    "cifar10-resnet8-5000": _resnet(5000, iterations=2000, has_more=True),
+    "mnist-55000": _mnist(55_000, **_long),
+    "mnist-exchanged": _mnist(10_000, is_exchanged=True, **_long),
+    "mnist-1000": _mnist(1000, iterations=3000),
+    "fashion-55000": _fashion(55_000, **_long),
+    "fashion-5000": _fashion(5000, iterations=5000),
+    "cifar10-quick-45000": _quick(45_000, iterations=4000),
+    "cifar10-quick-5000": _quick(5000, iterations=2000),
+    "cifar10-resnet8-45000": _resnet(45_000, iterations=4000),
+    "cifar10-resnet8-5000": _resnet(5000, iterations=2000),
     "digits-5-9-100": _transfer(100),
     "digits-5-9-500": _transfer(500),
     # No row: the nets that the two before it start from.
@@ -129,26 +119,37 @@ Labelled = tuple[np.ndarray, np.ndarray]
 """Images x channels x height x width, in Caffe's order of colours, and their labels."""
 
 
-def load(task: Task, part: str, known: Path, seed: int = 1) -> tuple[Labelled, Labelled]:
-    """The images to train on and those to measure on.
+@dataclass(frozen=True)
+class Split:
+    """The images of a row, of which none is in two parts."""
+
+    train: Labelled
+    held_out: Labelled
+    """Those that hyperparameters are chosen on."""
+    test: Labelled
+
+
+def load(task: Task, known: Path, seed: int = 1) -> Split:
+    """The images of a row.
 
     Args:
-        seed: of the net; it matters only where `task.is_resampled`.
-        part: `full`, with the set's own test images; or `tune`, where other training images are
-            measured on, and no test image is seen.
         known: the folder of the known sets, as `bayescaffe data` writes them.
+        seed: of the net; it matters only where `task.is_resampled`.
     """
     names = ("test", "train") if task.is_exchanged else ("train", "test")
-    pixels, labels = _of_classes(task, known / task.source / f"{names[0]}_lmdb")
-    # The test images of MNIST, which `is_exchanged` trains on, are sorted by who wrote them.
-    order = np.random.default_rng(seed if task.is_resampled else 0).permutation(len(labels))
-    if part == "tune":
-        cut = task.tuned_on
-        chosen = order[:cut], order[cut : cut + task.held_out]
-        return tuple((pixels[which], labels[which]) for which in chosen)
-    first = order[: task.images]
-    test = _of_classes(task, known / task.source / f"{names[1]}_lmdb")
-    return (pixels[first], labels[first]), test
+    first, second = (_of_classes(task, known / task.source / f"{name}_lmdb") for name in names)
+    # The test images of MNIST are sorted by who wrote them.
+    rng = np.random.default_rng(seed if task.is_resampled else 0)
+    order = rng.permutation(len(first[1]))
+    train, rest = _some(first, order[: task.images]), order[task.images :]
+    if not task.is_exchanged:
+        return Split(train, _some(first, rest[:HELD_OUT]), second)
+    others = rng.permutation(len(second[1]))
+    return Split(train, _some(second, others[:HELD_OUT]), _some(second, others[HELD_OUT:]))
+
+
+def _some(images: Labelled, which: np.ndarray) -> Labelled:
+    return images[0][which], images[1][which]
 
 
 def _of_classes(task: Task, lmdb: Path) -> Labelled:
@@ -166,16 +167,17 @@ def read_images(lmdb: Path) -> Labelled:
     return (pixels[:, ::-1] if images.channels == "rgb" else pixels), labels
 
 
-def prepare(task: Task, name: str, part: str, known: Path, out: Path, seed: int = 1) -> Path:
+def prepare(task: Task, name: str, known: Path, out: Path, seed: int = 1) -> Path:
     """The folder of the LMDBs that nets are trained on, made if missing."""
-    folder = out / (f"{name}-{part}-{seed}" if task.is_resampled else f"{name}-{part}")
+    folder = out / (f"{name}-{seed}" if task.is_resampled else name)
     if (folder / "train_lmdb").exists():
         return folder
     out.mkdir(parents=True, exist_ok=True)
     with scratch_dir(out) as scratch:
         if (folder / "train_lmdb").exists():  # another process was first
             return folder
-        (pixels, labels), measured = load(task, part, known, seed)
+        split = load(task, known, seed)
+        pixels, labels = split.train
         colours = "bgr" if pixels.shape[1] == 3 else None
         data.from_arrays(
             pixels,
@@ -183,7 +185,7 @@ def prepare(task: Task, name: str, part: str, known: Path, out: Path, seed: int 
             scratch / "set",
             layout="nchw",
             channels=colours,
-            val=measured,
+            val=split.held_out,
             progress=False,
         )
         (scratch / "set").rename(folder)
@@ -220,15 +222,19 @@ class Measured:
             return cls(**{name: file[name] for name in cls.__dataclass_fields__})
 
 
-def to_measure(task: Task, name: str, part: str, known: Path, out: Path, seed: int = 1) -> Measured:
-    """The images that nets are measured on. The shifted ones are computed once and kept."""
-    _, (test, labels) = load(task, part, known, seed)
-    if part == "tune":
-        return Measured(test, labels, test[np.newaxis, np.newaxis, :0], test[:0])
+def held_out(task: Task, known: Path, seed: int = 1) -> Measured:
+    """The images that hyperparameters are chosen on; none is shifted or from elsewhere."""
+    pixels, labels = load(task, known, seed).held_out
+    return Measured(pixels, labels, pixels[np.newaxis, np.newaxis, :0], pixels[:0])
+
+
+def to_test(task: Task, name: str, known: Path, out: Path) -> Measured:
+    """The images that methods are compared on. The shifted ones are computed once and kept."""
+    test, labels = load(task, known).test
     kept = out / f"{name}-measured.npz"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        some = test[:SHIFTED_IMAGES]
+        some = test[: task.shifted]
         kinds = [kind for kind, shift in SHIFTS.items() if shift.fits(some)]
         shown = [[shifted(some, kind, strength) for strength in STRENGTHS] for kind in kinds]
         Measured(test[:0], labels[:0], np.array(shown), _ood(task, known, test.shape[1:])).save(

@@ -17,7 +17,7 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.stats.metrics import nll
 from families import FAMILIES, Place, Settings, Training
-from methods import METHODS, Fit, Use, mixture, predicted
+from methods import HELD_OUT, METHODS, Fit, Use, mixture, predicted
 from scores import best_temperature
 from tasks import TASKS, Measured, load
 from trained import train
@@ -74,9 +74,9 @@ def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> di
     trials: dict[Settings, float] = {}
 
     def trial(settings: Settings) -> Settings:
-        training = Training.of(row, family, settings, SEED, "tune")
+        training = Training.of(row, family, settings, SEED, is_trial=True)
         try:
-            found = Measured.read(predicted(training, method, draws, Fit(), place))
+            found = Measured.read(predicted(training, method, draws, Fit(), place, HELD_OUT))
             trials[settings] = nll(found.test, found.labels)
         except BayesCaffeError as error:
             if "diverged" not in str(error):
@@ -84,7 +84,7 @@ def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> di
             trials[settings] = math.inf
         return settings
 
-    best = trial(start)
+    best = trial(start) if FAMILIES[family].choices else start
     left = FAMILIES[family].trials - 1  # of the lists
     for name, values in FAMILIES[family].choices:
         tried = [getattr(best, name), *values]
@@ -112,14 +112,12 @@ def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> di
 def fit(row: str, name: str, settings: Settings, draws: int, place: Place) -> dict:
     """The temperature of a method, and the prior precision of Laplace."""
     method = METHODS[name]
-    trainings = [
-        Training.of(row, method.family, settings, seed, "tune") for seed in method.seeds(group=1)
-    ]
+    trainings = [Training.of(row, method.family, settings, seed) for seed in method.seeds(group=1)]
     found = Fit()
     if method.fit_prior:
         use = Use(train(trainings[0], place), draws, found)
-        _, held_out = load(TASKS[row], "tune", place.known)
-        found = replace(found, prior_precision=float(f"{method.fit_prior(use, *held_out):.3g}"))
-    paths = [predicted(training, method, draws, found, place) for training in trainings]
+        images = load(TASKS[row], place.known, trainings[0].seed).held_out
+        found = replace(found, prior_precision=float(f"{method.fit_prior(use, *images):.3g}"))
+    paths = [predicted(training, method, draws, found, place, HELD_OUT) for training in trainings]
     given = mixture([Measured.read(path) for path in paths])
     return asdict(replace(found, temperature=round(best_temperature(given.test, given.labels), 4)))

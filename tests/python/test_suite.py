@@ -33,7 +33,7 @@ from bayescaffe.stats import metrics  # noqa: E402
 from families import FAMILIES, PRETRAINED, Place, Training  # noqa: E402
 from laplace import LastLayer, features_and_scores  # noqa: E402
 from marked_part import SUITE  # noqa: E402
-from methods import METHODS, Fit, mixture, prediction_file  # noqa: E402
+from methods import HELD_OUT, METHODS, TEST, Fit, mixture, prediction_file  # noqa: E402
 from plan_suite import Job, Plan, run_jobs  # noqa: E402
 from scores import (  # noqa: E402
     BINS,
@@ -286,8 +286,20 @@ def test_what_shifts_do_to_a_pixel():
 # ---- A small suite ------------------------------------------------------------------------------
 
 SMALL = {
-    "digits": Task("mnist", 300, lenet, 16, "fashion-mnist", base_lr=0.005, methods=tasks.OF_LENET),
-    "colours": Task("cifar10", 300, partial(resnet, classes=4, stages=(4, 8)), 16, "shapes"),
+    "digits": Task(
+        "mnist",
+        300,
+        lenet,
+        16,
+        "fashion-mnist",
+        base_lr=0.005,
+        methods=tasks.OF_LENET,
+        trial_share=2,
+        shifted=20,
+    ),
+    "colours": Task(
+        "cifar10", 300, partial(resnet, classes=4, stages=(4, 8)), 16, "shapes", shifted=20
+    ),
     "transfer": Task(
         "mnist",
         60,
@@ -295,10 +307,10 @@ SMALL = {
         8,
         "fashion-mnist",
         base_lr=0.005,
-        has_more=True,
         classes=(5, 6, 7, 8, 9),
         methods=tasks.OF_TRANSFER,
         pretrained="digits",
+        shifted=20,
     ),
 }
 
@@ -340,7 +352,6 @@ def small(tmp_path_factory):
         fewer = tuple((field, values[:1]) for field, values in family.choices[:2])
         patch.setitem(FAMILIES, name, replace(family, choices=fewer))
     patch.setattr("tasks.HELD_OUT", 60)
-    patch.setattr("tasks.SHIFTED_IMAGES", 20)
     patch.setattr("tasks.OOD_IMAGES", 30)
     patch.setattr("swag.SNAPSHOTS", 4)
     patch.setattr("families.SNAPSHOTS", 4)
@@ -436,11 +447,12 @@ def test_error_by_strength_is_the_mean_over_seeds_and_shifts():
 
 
 def test_both_sides_are_tuned_with_the_same_effort(small):
-    assert TRIALS.pop("paper") == 1 and set(TRIALS.values()) == {6}
+    assert TRIALS.pop("paper") == 0 and set(TRIALS.values()) == {6}
     plan, _ = small
     tuned = json.loads(plan.tuned.path.read_text())["rows"]["digits"]
     counts = {name: len(family["trials"]) for name, family in tuned["families"].items()}
     assert all(3 <= counts[name] <= 5 for name in ("stock", "bayes", "dropout"))
+    assert tuned["families"].pop("paper")["trials"] == []
     for family in tuned["families"].values():
         (chosen,) = [one for one in family["trials"] if family["settings"].items() <= one.items()]
         # Two may be equal, as they are rounded.
@@ -457,22 +469,19 @@ def test_tuning_goes_on_beyond_its_list():
     assert beyond(1, [1, 0]) is None
 
 
-def test_tuning_sees_no_test_image(small, monkeypatch):
+def test_tuning_sees_no_test_image(small):
     plan, _ = small
     task = tasks.TASKS["digits"]
-    (train_images, _), (held_out, _) = load(task, "tune", plan.place.known)
-    (all_images, _), (test, _) = load(task, "full", plan.place.known)
-    assert [len(one) for one in (train_images, held_out, all_images, test)] == [240, 60, 300, 150]
-    assert (np.concatenate([train_images, held_out]) == all_images).all()
-    # With training images that the row does not use, it is tuned on all that it is trained on.
-    monkeypatch.setattr("tasks.HELD_OUT", 100)
-    (same, _), (others, _) = load(replace(task, has_more=True), "tune", plan.place.known)
-    assert (same == all_images).all() and len(others) == 100
-    assert not {*map(bytes, others)} & {*map(bytes, all_images)}
-    (exchanged, _), (measured, _) = load(
-        replace(task, images=150, is_exchanged=True), "full", plan.place.known
-    )
-    assert sorted(map(bytes, exchanged)) == sorted(map(bytes, test)) and len(measured) == 400
+
+    def pixels(task: Task) -> list[set[bytes]]:
+        split = load(task, plan.place.known)
+        return [{*map(bytes, part[0])} for part in (split.train, split.held_out, split.test)]
+
+    parts = pixels(task)
+    assert list(map(len, parts)) == [300, 60, 150] and len(set.union(*parts)) == 510
+    exchanged = pixels(replace(task, images=150, is_exchanged=True))
+    assert exchanged[0] == parts[2] and list(map(len, exchanged)) == [150, 60, 340]
+    assert len(set.union(*exchanged)) == 550
 
 
 def test_fine_tuned_nets_start_from_those_of_another_row(small):
@@ -506,39 +515,47 @@ def test_the_posterior_of_another_row_is_the_prior(small):
 def test_each_seed_has_few_images_of_its_own(small):
     plan, _ = small
     known, task = plan.place.known, tasks.TASKS["transfer"]
-    sets = [{*map(bytes, load(task, "full", known, seed)[0][0])} for seed in (1, 2)]
+    sets = [{*map(bytes, load(task, known, seed).train[0])} for seed in (1, 2)]
     assert len(sets[0] & sets[1]) < 30 and list(map(len, sets)) == [60, 60]
     for row in ("digits", "colours"):
-        one, other = (load(tasks.TASKS[row], "full", known, seed)[0][0] for seed in (1, 2))
+        one, other = (load(tasks.TASKS[row], known, seed).train[0] for seed in (1, 2))
         assert np.array_equal(one, other)
 
 
-def test_a_row_with_other_images_to_hold_out_trains_each_net_once(small):
-    """The net that was tuned is the one that is tested."""
+def test_the_net_that_was_tuned_is_the_one_that_is_tested(small):
     plan, _ = small
     chosen = plan.tuned.settings("transfer", "bayes")
-    tuned, tested = (Training.of("transfer", "bayes", chosen, 1, one) for one in ("tune", "full"))
-    assert tuned.folder(plan.place) == tested.folder(plan.place)
-    files = [prediction_file(one, METHODS["ours"], 3, Fit(), plan.place) for one in (tuned, tested)]
-    sizes = [len(Measured.read(file).test) for file in files]
-    _, (test, _) = load(tasks.TASKS["transfer"], "full", plan.place.known)
-    assert sizes == [60, len(test)] and len(test) != 60
-    # The others hold out images of their own.
-    folders = [Training.of("digits", "bayes", chosen, 1, one).folder(plan.place)
-               for one in ("tune", "full")]  # fmt: skip
-    assert folders[0] != folders[1]
+    tuned, tested = (Training.of("transfer", "bayes", chosen, 1, trial) for trial in (True, False))
+    assert tuned == tested
+    given = tested, METHODS["ours"], 3, Fit(), plan.place
+    files = [prediction_file(*given, of) for of in (HELD_OUT, TEST)]
+    test = load(tasks.TASKS["transfer"], plan.place.known).test[0]
+    assert [len(Measured.read(file).test) for file in files] == [60, len(test)]
+    assert len(test) != 60
+
+
+def test_a_row_may_have_shorter_trials(small):
+    plan, _ = small
+    chosen = plan.tuned.settings("digits", "bayes")
+    tuned, tested = (Training.of("digits", "bayes", chosen, 1, trial) for trial in (True, False))
+    for training, iterations in ((tuned, 8), (tested, 16)):
+        assert f"_iter_{iterations}." in train(training, plan.place).weights.name
+    assert not list(tuned.folder(plan.place).glob(f"{TEST}*")), "a trial has seen test images"
+    # SWAG starts from the net that is tested, so its trials have their whole length.
+    swag_trial = Training.of("digits", "swag", plan.tuned.settings("digits", "swag"), 1, True)
+    assert swag_trial.iterations == 16
 
 
 def test_a_row_may_have_some_classes_of_a_set(small):
     plan, _ = small
     known, task = plan.place.known, tasks.TASKS["transfer"]
-    everything = tasks.read_images(known / "mnist/train_lmdb")
-    label_of = dict(zip(map(bytes, everything[0]), everything[1], strict=True))
-    for part in ("tune", "full"):
-        for pixels, labels in load(task, part, known):
+    split = load(task, known)
+    for name, parts in (("train", (split.train, split.held_out)), ("test", (split.test,))):
+        everything = tasks.read_images(known / f"mnist/{name}_lmdb")
+        label_of = dict(zip(map(bytes, everything[0]), everything[1], strict=True))
+        for pixels, labels in parts:
             assert set(labels) == set(range(5))
-            if part == "tune":
-                assert [label_of[bytes(one)] - 5 for one in pixels] == list(labels)
+            assert [label_of[bytes(one)] - 5 for one in pixels] == list(labels)
 
 
 def test_what_is_done_is_not_done_again(small):
@@ -581,7 +598,7 @@ def test_swag_of_equal_snapshots_is_the_net(small, tmp_path):
     net = stock_net(plan, "digits")
     for number in (1, 2):
         shutil.copy(net.weights, tmp_path / f"net_iter_{number}.caffemodel")
-    _, (images, _) = load(tasks.TASKS["digits"], "full", plan.place.known)
+    images = load(tasks.TASKS["digits"], plan.place.known).test[0]
     expected = Model(net.net, net.weights).sample(images, 1)[0]
     found = swag.predict(net.net, tmp_path, images, draws=2, seed=1)
     assert found == pytest.approx(expected, abs=1e-6)
@@ -606,7 +623,7 @@ def test_swag_renews_the_statistics_of_batch_norm(small):
 def test_features_and_scores_are_those_of_the_net(small):
     plan, _ = small
     net = stock_net(plan, "digits")
-    _, (images, _) = load(tasks.TASKS["digits"], "full", plan.place.known)
+    images = load(tasks.TASKS["digits"], plan.place.known).test[0]
     model = Model(net.net, net.weights)
     features, scores = features_and_scores(model, images)
     expected = Model(net.net, net.weights).sample(images, 1)[0]
@@ -619,7 +636,7 @@ def test_a_row_that_is_unknown_is_named():
     command = [sys.executable, SUITE_FOLDER / "suite.py", "--rows", "mnist-7"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "--rows mnist-7: expected some of mnist-60000" in done.stderr
+    assert "--rows mnist-7: expected some of mnist-55000" in done.stderr
 
 
 def test_the_time_of_everything_is_told(tmp_path):
