@@ -87,6 +87,31 @@ def test_adaptive_sampling_is_measured(tmp_path):
     assert subprocess.check_output(again, text=True, cwd=REPO) == done.stdout
 
 
+def test_the_analytic_pass_is_measured(tmp_path):
+    """With an untrained net and few images."""
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    from bayescaffe.data.datasets import prepare_idx
+
+    write_digits(tmp_path / "idx", train=100, test=200, size=28, classes=10)
+    prepare_idx(tmp_path / "idx", tmp_path / "data/mnist", progress=False)
+    page = tmp_path / "page.md"
+    marks = (f"<!-- {word} bench_analytic.py -->\n" for word in ("measured by", "end of"))
+    page.write_text("# Prose\n\n" + "old\n".join(marks))
+    command = [sys.executable, REPO / "benchmarks/bench_analytic.py", "--quick", "--sets", "mnist"]
+    command += ["--seeds", "3", "--data", tmp_path / "data", "--out", tmp_path / "out"]
+    command += ["--json", tmp_path / "x.json", "--into", page]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPO)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "x.json").read_text())
+    assert row["images"] == 20 and row["passes"] == pytest.approx(100 / row["faster"])
+    text, one = page.read_text(), row["analytic"]
+    assert text.startswith("# Prose\n") and "old" not in text
+    assert (
+        f"**{one['classes']:.1%}** | {row['few']['verdicts']:.1%}, **{one['verdicts']:.1%}** | "
+        in text
+    )
+
+
 def test_the_readme_claims_the_draws_that_were_measured():
     page, readme = ((REPO / name).read_text() for name in ("BENCHMARKS.md", "README.md"))
     cell = r"[^|]*\|"

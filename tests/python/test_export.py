@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bayescaffe.cli import main
 from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.exporting.stock import stock_layers
+from bayescaffe.net.stock import stock_layers
 from conftest import input_net, make_net, small_net
 from export_nets import (
     NETS,

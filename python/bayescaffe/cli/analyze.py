@@ -152,6 +152,8 @@ def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
     drawn = f"{found.draws:,} draw{'s' * (found.draws > 1)}"
     if found.draw_counts is not None:
         drawn = f"up to {drawn} ({found.mean_draws:.1f} on average)"
+    if found.is_analytic:
+        drawn += " of the scores (analytic)"
     lines = [
         f"{draws}: {drawn} x {found.images:,} images, "
         f"{found.classes} classes; "

@@ -121,7 +121,11 @@ def add_net_arguments(parser: argparse.ArgumentParser, several: bool = False) ->
     add_model_arguments(parser, several)
     more = "; of several WEIGHTS as many each, or one each if none is random" if several else ""
     parser.add_argument(
-        "--passes", type=count, metavar="N", help=f"the number of draws (default: 100{more})"
+        "--passes",
+        type=count_or_analytic,
+        metavar="N",
+        help=f"the number of draws (default: 100{more}); or `analytic`: means and variances go "
+        "through the net once, at the price of about three draws",
     )
     parser.add_argument(
         "--gpu", type=index, metavar="N", help="compute on this GPU (default: on the CPU)"
@@ -308,6 +312,16 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
     return number
+
+
+def count_or_analytic(text: str) -> int | str:
+    """A whole number, 1 or more, or the word."""
+    if text == "analytic":
+        return text
+    try:
+        return count(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, and not analytic") from None
 
 
 def index(text: str) -> int:

@@ -44,6 +44,10 @@ With --adaptive, an image gets 4, 8, 16, … draws until its class and its verdi
 are settled; few images need all. `bayescaffe analyze --stopping-rule` writes RULE, and tells what
 it promises. The file says how many draws each image has.
 
+With --passes analytic, means and variances go through the net once, at the price of about three
+draws, and 256 draws are taken of the class scores alone. No network has these, but their means and
+intervals are close to those of many networks; docs/metrics.md tells how close.
+
 Labels come from the LMDB, the list (behind the name), the .npz, --labels, or sub-folders that are
 named by numbers or classes. Without labels there is no error to report."""
 
@@ -56,6 +60,8 @@ examples:
   bayescaffe sample net.prototxt net.caffemodel --data x.npy --labels y.npy --passes 20 --out x.npz
   bayescaffe sample trained.caffemodel --data new/ --adaptive rule.json    fewer draws where these
                                                                            give the same answer
+  bayescaffe sample trained.caffemodel --passes analytic    about the answer of many draws, in one
+                                                            pass
 
 In Python:
   model = bayescaffe.Model("net.prototxt", "net.caffemodel")
@@ -154,9 +160,10 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
     from_models = f" from {models} models" if models > 1 else ""
     on_average = f"up to {count:,} draws, {mean_draws:.1f} on average,"
     drawn = on_average if draws.is_adaptive else f"{count:,} draws"
+    if draws.is_analytic:
+        drawn = f"analytic, {count:,} draws of the scores"
     print(f"{out}: {drawn}{from_models} of {images:,} images, {classes} classes")
     if wrong is not None:
         print(f"error of the mean prediction: {wrong / images:.2%} ({wrong:,} of {images:,})")
-    print(
-        f"time: {seconds:.1f} s, {1e6 * seconds / (mean_draws * images):.1f} µs per image and draw"
-    )
+    work, unit = (images, "image") if draws.is_analytic else (mean_draws * images, "image and draw")
+    print(f"time: {seconds:.1f} s, {1e6 * seconds / work:.1f} µs per {unit}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.pycaffe import import_pycaffe, write_caffemodel
-from bayescaffe.exporting.stock import StockLayer
+from bayescaffe.net.stock import StockLayer
 
 
 def write_caffe(layers: Sequence[StockLayer], name: str, facts: dict[str, str], stem: Path) -> list:

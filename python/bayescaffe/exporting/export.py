@@ -14,8 +14,8 @@ from pathlib import Path
 from bayescaffe.common.errors import BayesCaffeError, argument, times
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.exporting.caffe_files import write_caffe
-from bayescaffe.exporting.stock import StockLayer, stock_layers
 from bayescaffe.net.model import Model, as_model
+from bayescaffe.net.stock import StockLayer, stock_layers
 
 FORMATS = ("caffe", "onnx")
 

@@ -18,7 +18,7 @@ from bayescaffe.exporting.onnx_graph import Graph, Node, Shape
 from bayescaffe.exporting.onnx_layers import LAYERS, LINEAR
 
 if TYPE_CHECKING:
-    from bayescaffe.exporting.stock import StockLayer
+    from bayescaffe.net.stock import StockLayer
 
 # Old enough for the readers in use. Before opset 15, some take BatchNormalization for training.
 OPSET, IR_VERSION = 15, 8

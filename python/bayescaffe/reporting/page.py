@@ -160,7 +160,10 @@ def _render(subject: Subject, title: str, parts: dict[str, Any], command: str | 
 def _origin(subject: Subject, command: str | None) -> list[tuple[str, str]]:
     """Where the numbers come from, for the footer."""
     meta = subject.draws.meta
-    facts = {"draws": f"{subject.analysis.draws:,}", "seed": meta.get("seed")}
+    drawn = f"{subject.analysis.draws:,}"
+    if subject.analysis.is_analytic:
+        drawn += " of the scores (analytic)"
+    facts = {"draws": drawn, "seed": meta.get("seed")}
     models = subject.draws.models
     for number, model in enumerate(models, 1):
         for key in ("net", "weights"):

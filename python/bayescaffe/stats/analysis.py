@@ -62,6 +62,8 @@ class Analysis:
     """Mutual information of class and weights, in nats."""
     between_models: np.ndarray | None = None
     """The part of it that is mutual information of class and model; None for one model."""
+    is_analytic: bool = False
+    """Whether the draws are of the scores' distribution, and not of the weights."""
     draw_counts: np.ndarray | None = None
     """After adaptive sampling, the number of draws of each image, which all of its figures are
     computed from; None if all images have all draws."""
@@ -120,6 +122,7 @@ class Analysis:
         return {
             "draws": self.draws,
             "mean_draws": self.mean_draws,
+            "analytic": self.is_analytic,
             "images": self.images,
             "classes": self.classes,
             "level": self.level,
@@ -238,6 +241,7 @@ def analyze(
         warnings=warnings,
         names=_names(draws, "names", images, name),
         class_names=_names(draws, "class_names", classes, name),
+        is_analytic=draws.is_analytic,
         draw_counts=draws.draw_counts if draws.is_adaptive else None,
         **found,
         **judged,

@@ -131,6 +131,11 @@ class Draws:
         return bool(self.later) or self.meta.get("stopping_rule") is not None
 
     @property
+    def is_analytic(self) -> bool:
+        """Whether they are of the scores' distribution, and not of the weights."""
+        return self.meta.get("analytic") is True
+
+    @property
     def draw_counts(self) -> np.ndarray:
         """How many draws each image has: the first ones."""
         draws, images, _ = self.probabilities.shape

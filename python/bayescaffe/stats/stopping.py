@@ -230,6 +230,8 @@ def _check(draws: Draws, name: str, error: float) -> None:
         raise BayesCaffeError(
             f"{name}: is of adaptive sampling; a stopping rule needs all draws of each image"
         )
+    if draws.is_analytic:
+        raise BayesCaffeError(f"{name}: is analytic, from one pass; a stopping rule needs draws")
     if not draws.meta.get("is_random", True):
         raise BayesCaffeError(f"{name}: no layer of the net is random, so one draw is enough")
     if passes <= FIRST_STAGE:

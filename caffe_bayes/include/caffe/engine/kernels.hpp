@@ -162,6 +162,10 @@ struct Kernels {
   Activation<T> sigmoid;  // 1 / (1 + exp(-p x)); the gradient takes any x
   Activation<T> tanh;     // of x, whatever p is; the gradient takes any x
   Activation<T> elu;      // x > 0 ? x : p (exp(x) - 1)
+  /// The mean and the variance of relu(x), where x is Gaussian with the mean m
+  /// and the variance v. Results may be where m and v are.
+  void (*relu_moments)(int n, T p, const T* m, const T* v, T* mean,
+                       T* variance);
   /// The gradient by p of relu: the sum of dy x where x <= 0.
   T (*slope_gradient)(int n, const T* x, const T* dy);
 

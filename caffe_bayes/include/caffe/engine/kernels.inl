@@ -42,6 +42,7 @@ const Kernels<T>& All() {
       ActivationOf<Sigmoid, T>(),
       ActivationOf<Tanh, T>(),
       ActivationOf<Elu, T>(),
+      ReluMoments<T>,
       SlopeGradient<T>,
       Moments<T>,
       SumsAndProducts<T>,

@@ -55,6 +55,39 @@ constexpr Activation<T> ActivationOf() {
   return {Activate<Function, T>, ActivationGradient<Function, T>};
 }
 
+// With a = m / sqrt(v), the density f and the distribution F of N(0, 1) at a:
+//   E max(x, 0) = m F + sqrt(v) f
+//   Var max(x, 0) = v (F + a^2 F (1 - F) + a f (1 - 2 F) - f^2)
+//   Cov(x, max(x, 0)) = v F
+// and relu(x) = p x + (1 - p) max(x, 0). No large numbers cancel each other.
+template <typename T>
+void ReluMoments(int n, T p, const T* m, const T* v, T* mean, T* variance) {
+  const T far = 12;  // where f and 1 - F are 0 for a float
+  for (int i = 0; i < n; ++i) {
+    const T deviation = std::sqrt(v[i]), x = m[i], spread = v[i];
+    const T ratio =
+        x / (deviation > 0 ? deviation : std::numeric_limits<T>::min());
+    const T a = ratio > far ? far : ratio < -far ? -far : ratio;
+    const T e = Exp(-a * a / 2);
+    const T density = e * T(0.3989422804014327);
+    // 1 - F(|a|) within 1e-7: Abramowitz and Stegun, 7.1.26.
+    const T t = 1 / (1 + T(0.23164188794) * std::fabs(a));
+    const T tail = e * t *
+                   (T(0.127414796) +
+                    t * (T(-0.142248368) +
+                         t * (T(0.7107068705) +
+                              t * (T(-0.7265760135) + t * T(0.5307027145)))));
+    const T below = a > 0 ? 1 - tail : tail;
+    const T part = x * below + deviation * density;
+    const T least = x > 0 ? x : T(0);  // Jensen
+    const T share = below + a * a * tail * (1 - tail) +
+                    a * density * (1 - 2 * below) - density * density;
+    mean[i] = p * x + (1 - p) * (part > least ? part : least);
+    variance[i] = spread * (p * p + 2 * p * (1 - p) * below +
+                            (1 - p) * (1 - p) * (share > 0 ? share : T(0)));
+  }
+}
+
 template <typename T>
 void Softmax(int channels, int n, const T* x, T* y, T* scratch) {
   for (int i = 0; i < n; ++i) scratch[i] = x[i];
