@@ -338,10 +338,12 @@ def test_what_the_readme_shows(world, tmp_path, monkeypatch):
     Image.fromarray(world.images[0][0]).save("scans/0.png")
     readme = (REPO / "README.md").read_text()
     part = readme[readme.index("\n## Fewer draws\n") :]
+    part = part[: part.index("\n## Data\n")]
     commands, lines = (
-        re.search(rf"^```{language}\n(.*?)^```$", part, flags=re.M | re.S)[1]
+        "".join(re.findall(rf"^```{language}\n(.*?)^```$", part, flags=re.M | re.S))
         for language in ("sh", "python")
     )
+    assert commands.count("--adaptive") == 2 and commands.count("--passes analytic") == 1
     commands = commands.replace("--data held-out.npz", "--data held-out.npz --passes 10")
     printed = bash(commands)
     assert "With 95% confidence, this is at most 0.1 % of all images like these." in printed
