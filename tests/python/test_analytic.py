@@ -306,3 +306,33 @@ def test_what_is_no_number_is_told(small):
     images[5] = np.nan
     with pytest.raises(BayesCaffeError, match=r"image 5: the mean or the variance .* is no number"):
         Analytic(Model(*small)).sample(images, 2)
+
+
+def test_the_factor_makes_up_for_what_the_moments_ignore(model_of):
+    """Numbers of a map share their weights, so that a sum of them varies otherwise."""
+    pool = ("Pooling", "pooling_param { pool: AVE kernel_size: 4 stride: 4 }")
+    model = model_of(net_text(conv(6), conv(6), pool, shape=(2, 8, 8)), tau=0.1)
+    images = np.random.default_rng(5).uniform(0, 255, (8, *model.image_shape)).astype(np.float32)
+    found = Analytic(model)
+    draws = np.empty((1000, 8, 3), np.float32)
+    model.caffe_net.sample(
+        1000, lambda first, count: images[first : first + count], 8, output="layer3", out=draws
+    )
+    centred = draws - draws.mean(axis=2, keepdims=True)
+    _, covariance = MomentNet(model).scores(images)
+    away = np.eye(3) - 1 / 3
+    ratios = centred.var(axis=0).sum(axis=1) / np.trace(away @ covariance @ away, axis1=1, axis2=2)
+    assert abs(ratios.mean() - 1) > 0.15, "the test needs a net where the moments are wrong"
+    assert found.factor == pytest.approx(ratios.mean(), rel=0.1)
+    # The same for any image, and for another object of the same model.
+    assert Analytic(model).factor == found.factor
+
+
+def test_a_net_without_noise_has_no_factor(model_of):
+    text = net_text(dense(4, bayesian=False)).replace("BayesInner", "Inner").replace(BAYES, "")
+    model = model_of(text)
+    images = images_of(model)
+    analytic = Analytic(model)
+    assert analytic.factor == 1 and analytic.distinct_draws == 1
+    expected = np.broadcast_to(model.sample(images, 1), (3, 5, 3))
+    assert analytic.sample(images, 3) == pytest.approx(expected, abs=1e-6)

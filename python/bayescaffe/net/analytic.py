@@ -16,6 +16,8 @@ ANALYTIC = "analytic"
 """What says so in place of a number of passes."""
 POINTS = 256
 """How many draws of the scores there are. They are quasi-random, so that few are needed."""
+TRIAL_IMAGES, TRIAL_DRAWS = 2, 256
+"""Images of noise, and draws of the weights for each, that the factor is measured with."""
 
 
 def as_analytic(model: Model | Mixture, adaptive: object = None) -> "tuple[Model | Mixture, int]":
@@ -46,6 +48,9 @@ class Analytic(Model):
         with on_gpu(self._gpu):
             self._moments = MomentNet(model)
         self._points = np.empty((0, self.classes))
+        self.factor = self._measured_factor()
+        """What the variances are multiplied by. Numbers of a layer depend on each other, and the
+        moments ignore it; what that does to the scores is much the same for all images."""
 
     def sample_parts(
         self,
@@ -66,6 +71,7 @@ class Analytic(Model):
             pixels = self._transformed(read(first, count))
             with caffe_errors(self.path), on_gpu(self._gpu):
                 mean, covariance = self._moments.scores(pixels)
+            covariance *= self.factor
             good = np.isfinite(mean).all(axis=1) & np.isfinite(covariance).all(axis=(1, 2))
             if not good.all():
                 raise BayesCaffeError(
@@ -77,6 +83,30 @@ class Analytic(Model):
                 progress((first + count) / images)
         return out
 
+    def _measured_factor(self) -> float:
+        """The variance of the scores in draws, by that of the moments. The images are always the
+        same, so that the answer for an image depends on no other."""
+        rng = np.random.default_rng(self.seed)
+        shape = (TRIAL_IMAGES, *self.image_shape)
+        pixels = self._transformed(rng.uniform(0, 255, shape).astype(np.float32))
+        draws = np.empty((TRIAL_DRAWS, TRIAL_IMAGES, self.classes), np.float32)
+        with caffe_errors(self.path), on_gpu(self._gpu):
+            _, covariance = self._moments.scores(pixels)
+            self.caffe_net.sample(
+                TRIAL_DRAWS,
+                lambda first, count: pixels[first : first + count],
+                TRIAL_IMAGES,
+                output=self._moments.scores_blob,
+                out=draws.reshape(*draws.shape[:2], *self._shape_of(self._moments.scores_blob)),
+            )
+        expected = np.trace(_centred(covariance, (1, 2)), axis1=1, axis2=2)
+        found = _centred(draws.astype(np.float64), (2,)).var(axis=0, ddof=1).sum(axis=1)
+        known = (expected > 0) & np.isfinite(expected) & np.isfinite(found)
+        return float(np.mean(found[known] / expected[known])) if known.any() else 1.0
+
+    def _shape_of(self, blob: str) -> tuple[int, ...]:
+        return self.caffe_net.blobs[blob].data.shape[1:]
+
     def _first_points(self, count: int) -> np.ndarray:
         """Points of a standard Gaussian, points x classes; more of them begin with the same."""
         if len(self._points) < count:
@@ -85,6 +115,13 @@ class Analytic(Model):
             sequence = qmc.Sobol(self.classes, seed=self.seed)
             self._points = norm.ppf(sequence.random_base2(math.ceil(math.log2(max(2, count)))))
         return self._points
+
+
+def _centred(scores: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Without what all classes have in common, which Softmax ignores."""
+    for axis in axes:
+        scores = scores - scores.mean(axis=axis, keepdims=True)
+    return scores
 
 
 def _probabilities(mean: np.ndarray, covariance: np.ndarray, points: np.ndarray) -> np.ndarray:

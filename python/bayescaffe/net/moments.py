@@ -47,6 +47,8 @@ class MomentNet:
             BayesCaffeError: a layer has no such form.
         """
         layers, scores = _until_scores(stock_layers(model, None))
+        self.scores_blob = scores
+        """Of the net itself."""
         last = layers[-1]
         # The scores of an image share what goes into the last layer, so they depend on each other.
         self._last = last if _is_dense(last) and scores in last.param.top else None
