@@ -66,6 +66,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool EqualNumBottomTopBlobs() const override { return false; }
 
   bool IsRandom() const override { return samples_; }
+  size_t draw_bytes() const override;
+  void PlaceDraw(void* place, bool is_drawn) override;
   void DrawLike(const bayes::Stochastic& original) override;
   int num_noise_blobs() const override { return num_stock_blobs_; }
   int kl_top() const override { return kl_top_; }
@@ -169,6 +171,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   vector<shared_ptr<Blob<Dtype> > > means_;
   /// The index of the latest draw.
   uint64_t index_ = 0;
+  /// Whether the weights are those of the draw before the layer draws them.
+  bool is_drawn_ = false;
   /// kl_weight / dataset_size, or the default for the net's weights.
   Dtype kl_scale_ = 0;
   /// Whether a parameter is this layer's, and not one that it shares.

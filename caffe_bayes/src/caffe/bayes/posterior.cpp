@@ -134,6 +134,7 @@ template <typename Dtype>
 void Posterior<Dtype>::FixTaus() {
   RaiseDelta();
   if (Caffe::mode() == Caffe::GPU) return;  // Its kernels read delta.
+  taus_are_fixed_ = false;
   UpdateTaus();
   taus_are_fixed_ = true;
 }

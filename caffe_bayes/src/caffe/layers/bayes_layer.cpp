@@ -40,6 +40,14 @@ void SetZero(Blob<Dtype>* blob) {
   caffe_set(blob->count(), Dtype(0), blob->mutable_cpu_data());
 }
 
+// What a blob's numbers take if others that are aligned follow.
+template <typename Dtype>
+size_t AlignedBytes(const Blob<Dtype>& blob) {
+  const size_t kAlignment = 64;
+  return (blob.count() * sizeof(Dtype) + kAlignment - 1) / kAlignment *
+         kAlignment;
+}
+
 // Without a number in the middle, the median is the mean of the two next to it.
 template <typename Dtype>
 bayes::TauSummary Summary(vector<Dtype> taus) {
@@ -300,6 +308,27 @@ void BayesLayer<Base, Dtype>::OnNetSetUp(int64_t weights) {
   kl_scale_ = bayes::DefaultKLScale(weights, param.dataset_size());
 }
 
+// Without a draw for each part of a batch, as in training.
+template <template <typename> class Base, typename Dtype>
+size_t BayesLayer<Base, Dtype>::draw_bytes() const {
+  if (!samples_ || local_ || draws_.size() > 1) return 0;
+  size_t bytes = 0;
+  for (const auto& weights : draws_[0].weights) {
+    bytes += AlignedBytes(*weights);
+  }
+  return bytes;
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::PlaceDraw(void* place, bool is_drawn) {
+  char* at = static_cast<char*>(place);
+  for (const auto& weights : draws_[0].weights) {
+    weights->set_cpu_data(reinterpret_cast<Dtype*>(at));
+    at += AlignedBytes(*weights);
+  }
+  is_drawn_ = is_drawn;
+}
+
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   bayes::Stochastic::DrawLike(original);
@@ -438,7 +467,7 @@ void BayesLayer<Base, Dtype>::ForwardOnDevice(const Blobs& bottom,
       // KL is the batch's, not each part's.
       const bayes::KLTerm<Dtype> term =
           draw == &draws_[0] ? kl[i] : bayes::KLTerm<Dtype>();
-      if (held()) {
+      if (held() || is_drawn_) {
         posterior.AddKL(term);
       } else if (samples_) {
         posterior.Sample(draw->keys[i], index_, weights, term);
