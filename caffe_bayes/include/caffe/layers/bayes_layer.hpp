@@ -157,6 +157,12 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   void ForwardOnDevice(const Blobs& bottom, const Blobs& top);
   void BackwardOnDevice(const Blobs& top, const vector<bool>& propagate_down,
                         const Blobs& bottom);
+  /// Whether BackwardInStrips is for the weights, and not the stock layer.
+  bool HasStrips(const Draw& draw) const;
+  /// The gradients of an inner product's many weights.
+  void BackwardInStrips(Draw* draw, const Blob<Dtype>& top,
+                        const Blob<Dtype>& bottom, Dtype kl_scale,
+                        const Learned& learned) const;
   void ForwardLocal(const Blobs& bottom, const Blobs& top,
                     const vector<bayes::KLTerm<Dtype> >& kl);
   void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
