@@ -1,6 +1,6 @@
 """Time a training step and Monte Carlo inference, ours beside what a user would pick instead.
 
-    bench.py [--nets lenet,quick,vgg] [--json FILE] [--into PAGE] [--quick]
+    bench.py [--nets lenet,quick,vgg,wide] [--json FILE] [--into PAGE] [--quick]
 
 Everything is timed in one run on one machine, each subject alone in a process of its own. A
 subject is timed only after its output was checked against upstream Caffe's. Prints Markdown tables
@@ -421,6 +421,7 @@ def aims(results: dict) -> str:
         if r["who"] == OURS:
             share = f"{r['peak']:.0%}"
             rows.append(("LeNet, inference: share of the SGEMM peak", "at least 45%", share))
+    ratio("wide, training step: ours Bayesian / ours stock", "wide step", STOCK, aim=1.1)
     for who, aim in ((KEPT, 12), (COLD, 500)):
         words = f"LeNet, one image, {ONE_IMAGE_DRAWS} draws, ms: {who.removeprefix('ours: ')}"
         if "lenet one image" in results:
