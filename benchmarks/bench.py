@@ -1,6 +1,6 @@
 """Time a training step and Monte Carlo inference, ours beside what a user would pick instead.
 
-    bench.py [--nets lenet,quick,vgg] [--json FILE] [--into PAGE] [--quick]
+    bench.py [--nets lenet,quick,vgg,wide] [--json FILE] [--into PAGE] [--quick]
 
 Everything is timed in one run on one machine, each subject alone in a process of its own. A
 subject is timed only after its output was checked against upstream Caffe's. Prints Markdown tables
@@ -37,6 +37,15 @@ TORCH = "PyTorch, deterministic"
 BY_HAND = "paper's method in PyTorch"
 PEERS = (TORCH, BY_HAND, "bayesian-torch", "blitz", "torchbnn")
 PACKAGES = ("torch", "bayesian-torch", "blitz-bayesian-pytorch", "torchbnn")
+# One image with 100 draws: what is drawn for each prediction, and what is kept for the next.
+KEPT, FRESH = "ours: predict, draws kept", "ours: predict, draws anew"
+COLD = "ours: a new process, `bayescaffe predict`"
+TORCH_ONE = {  # whether draws are kept, and whether they are one batch (vmap) or a loop
+    f"paper's method in PyTorch, draws {drawn}, {form}": (drawn == "kept", form == "vmap")
+    for drawn in ("anew", "kept")
+    for form in ("loop", "vmap")
+}
+ONE_IMAGE_DRAWS = 100
 # How long one subject is timed; set for all processes of a run.
 SECONDS = float(os.environ.setdefault("BENCH_SECONDS", "4"))
 TOLERANCE = 1e-4
@@ -164,6 +173,34 @@ def caffe_scaling(images: int, draws: int, data) -> list[float]:
     return timed(lambda: net.sample(draws, x), warm_up=0, least=2)
 
 
+def caffe_one_image(who: str, data) -> list[float]:
+    """Seconds for the prediction of one image, with a loaded model or in a new process."""
+    from bayescaffe import Model, predict
+    from PIL import Image
+
+    image = (255 * data["x"][0, 0]).astype(np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        net_path, weights = f"{folder}/net.prototxt", f"{folder}/net.caffemodel"
+        Path(net_path).write_text(prototxt(NETS["lenet"], 1, bayes=True, train=False))
+        net = caffe_net(Path(net_path).read_text())
+        net.save(weights)
+        if who == COLD:
+            Image.fromarray(image).save(f"{folder}/image.png")
+            command = [sys.executable, "-m", "bayescaffe", "predict", net_path, weights]
+            command += [f"{folder}/image.png", "--quiet"]
+            return timed(lambda: subprocess.run(command, check=True, capture_output=True))
+        model = Model(net_path, weights, **({"draw_memory": 0} if who == FRESH else {}))
+
+        def run():
+            return predict(model, image[None], ONE_IMAGE_DRAWS, progress=False)
+
+        pixels = image[None, None].astype(np.float32)
+        expected = net.sample(ONE_IMAGE_DRAWS, pixels).mean(axis=0)
+        for _ in range(2):
+            require_close(np.array([run()[0].probabilities]), expected)
+        return timed(run)
+
+
 # ---- PyTorch -----------------------------------------------------------------------------------
 
 
@@ -244,6 +281,37 @@ def vmap_inference(name: str, data) -> list[float]:
         return per_image(ten_draws, data, draws)
 
 
+def torch_one_image(who: str, data) -> list[float]:
+    """Seconds for the class probabilities of one image in each of many draws."""
+    import torch
+    from peers import Plain
+
+    kept, vectorised = TORCH_ONE[who]
+    by_hand = torch_peer("lenet", BY_HAND, data)
+    plain = Plain(NETS["lenet"])
+    names = [parameter for parameter, _ in plain.named_parameters()]
+    means = [m for layer in by_hand.weighted() for m in (layer.m, layer.m_b)]
+    deltas = [d for layer in by_hand.weighted() for d in (layer.delta, layer.delta_b)]
+    x = torch.from_numpy(data["x"][:1])
+
+    def forward(parameters):
+        return torch.func.functional_call(plain, parameters, (x,)).softmax(1)
+
+    def draw(*many):
+        return {
+            name: m * (1 + torch.nn.functional.softplus(delta) * torch.randn(*many, *m.shape))
+            for name, m, delta in zip(names, means, deltas, strict=True)
+        }
+
+    with torch.no_grad():
+        if vectorised:
+            drawn = draw(ONE_IMAGE_DRAWS) if kept else None
+            run_all = torch.func.vmap(forward)
+            return timed(lambda: run_all(drawn or draw(ONE_IMAGE_DRAWS)))
+        drawn = [draw() for _ in range(ONE_IMAGE_DRAWS)] if kept else [None] * ONE_IMAGE_DRAWS
+        return timed(lambda: torch.stack([forward(one or draw()) for one in drawn]))
+
+
 # ---- One run -----------------------------------------------------------------------------------
 
 
@@ -264,6 +332,8 @@ def run_subject(what: str, name: str, who: str, path: str) -> list[float]:
     if what == "scaling":
         images, draws = map(int, who.split("x"))
         return caffe_scaling(images, draws, data)
+    if what == "one image":
+        return (torch_one_image if who in TORCH_ONE else caffe_one_image)(who, data)
     if who in CAFFE:
         return (caffe_step if what == "step" else caffe_inference)(name, CAFFE[who], data)
     if who == VMAP:
@@ -351,6 +421,12 @@ def aims(results: dict) -> str:
         if r["who"] == OURS:
             share = f"{r['peak']:.0%}"
             rows.append(("LeNet, inference: share of the SGEMM peak", "at least 45%", share))
+    ratio("wide, training step: ours Bayesian / ours stock", "wide step", STOCK, aim=1.1)
+    for who, aim in ((KEPT, 12), (COLD, 500)):
+        words = f"LeNet, one image, {ONE_IMAGE_DRAWS} draws, ms: {who.removeprefix('ours: ')}"
+        if "lenet one image" in results:
+            milliseconds = best(results["lenet one image"], who)
+            rows.append((words, f"at most {aim}", f"{milliseconds:.1f}"))
     for name in ("quick", "vgg"):
         ratio(f"{name}, training step: ours Bayesian / PyTorch", f"{name} step", TORCH, aim=0.9)
         ratio(f"{name}, inference: ours Bayesian / PyTorch", f"{name} inference", TORCH, aim=0.9)
@@ -486,6 +562,14 @@ def main() -> None:
                 results[f"{name} {what}"] = rows
                 show(f"{name}: {title}", table(label, rows))
             if name == "lenet":
+                subjects = (KEPT, FRESH, COLD, *TORCH_ONE)
+                found = {who: in_own_process("one image", name, who, path) for who in subjects}
+                if isinstance(found[KEPT], str):
+                    sys.exit(f"bench: {name}: {KEPT}: {found[KEPT]}")
+                ours, flops = float(np.mean(found[KEPT])), ONE_IMAGE_DRAWS * net.flops()
+                rows = [row(who, r, ours, flops, peak, 1e3) for who, r in found.items()]
+                results["lenet one image"] = rows
+                show(f"lenet: one image, {ONE_IMAGE_DRAWS} draws", table("ms", rows))
                 results["lenet scaling"] = scaling(path, options.quick)
                 title = "lenet: Monte Carlo inference by draws, images and threads"
                 show(title, scaling_table(results["lenet scaling"]))

@@ -73,6 +73,7 @@ NETS = {
         3, 32, 32, 200, 10,
         (*vgg_block(64), *vgg_block(128), *vgg_block(256), Dense(256), Relu(), Dense(10)),
     ),
+    "wide": Net(1, 28, 128, 2000, 10, (Dense(2048), Relu(), Dense(2048), Relu(), Dense(10))),
 }  # fmt: skip
 
 

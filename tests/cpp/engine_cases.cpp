@@ -416,6 +416,12 @@ vector<Case> BayesLayers() {
            bayes,
        {{5, 300}},
        2},
+      // So many weights that they are not left in the cache, in strips of rows
+      // of which the last is shorter.
+      {"type: 'BayesInnerProduct' inner_product_param { num_output: 1100 }" +
+           bayes,
+       {{3, 1003}},
+       1},
       {"type: 'BayesDeconvolution' convolution_param {"
        " num_output: 3 kernel_size: 2 stride: 2 }" +
            bayes,

@@ -94,6 +94,10 @@ TYPED_TEST(EngineTest, ConvolutionIsUpstreams) {
   this->ExpectLikeUpstream(Convolutions(), this->Tolerance());
 }
 
+TYPED_TEST(EngineTest, BayesianLayersAreUpstreams) {
+  this->ExpectLikeUpstream(BayesLayers(), this->Tolerance());
+}
+
 TYPED_TEST(EngineTest, InnerProductIsUpstreams) {
   this->ExpectLikeUpstream(InnerProducts(), this->Tolerance());
 }

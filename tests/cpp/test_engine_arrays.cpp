@@ -224,6 +224,42 @@ TYPED_TEST(EngineArraysTest, ProductStaysInsideOfItsArrays) {
   }
 }
 
+// A product with one column has a loop of its own.
+TYPED_TEST(EngineArraysTest, OneColumnHasTheBitsOfMany) {
+  const int kColumns = 5;
+  for (int rows : {4, 7, 8, 9, 16, 23, 70, 500}) {
+    for (int depth : {1, 3, 4, 50, 803}) {
+      for (int threads : {1, 3}) {
+        SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(depth) +
+                     ", " + std::to_string(threads) + " threads");
+        const WithThreads with_threads(threads);
+        Numbers<TypeParam> a(rows * depth), x(kColumns * depth), bias(rows);
+        Numbers<TypeParam> all(rows * kColumns), one(rows);
+        FillNormal(1, a.size(), a.data());
+        FillNormal(2, x.size(), x.data());
+        FillNormal(3, bias.size(), bias.data());
+        for (const TypeParam* row_bias :
+             {static_cast<const TypeParam*>(nullptr),
+              static_cast<const TypeParam*>(bias.data())}) {
+          engine::Start<TypeParam> start;
+          start.row_bias = row_bias;
+          engine::Multiply<TypeParam>(
+              rows, kColumns, depth, {a.data(), depth, 1}, {x.data(), 1, depth},
+              all.data(), rows, true, start);
+          for (int j = 0; j < kColumns; ++j) {
+            engine::Multiply<TypeParam>(rows, 1, depth, {a.data(), depth, 1},
+                                        {x.data() + j * depth, 1, depth},
+                                        one.data(), rows, true, start);
+            for (int i = 0; i < rows; ++i) {
+              ASSERT_EQ(all[j * rows + i], one[i]) << i << ", " << j;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // So many columns that blocks of rows meet many panels at once, and more than
 // that.
 TYPED_TEST(EngineArraysTest, ProductOfManyColumns) {

@@ -185,6 +185,64 @@ TYPED_TEST(PosteriorTest, OnlyWantedGradientsAreTouched) {
   EXPECT_EQ(9, this->delta_->cpu_diff()[0]);
 }
 
+// A blob that no cache holds is drawn and learned by loops of their own.
+TYPED_TEST(PosteriorTest, ManyWeightsAreDrawnAsFewAre) {
+  typedef typename TypeParam::Dtype Dtype;
+  const int kCount = (1 << 20) + 1003;
+  vector<Dtype> means(kCount);
+  for (int i = 0; i < kCount; ++i) means[i] = Dtype(i % 101 - 50) / 64;
+  this->Make(means, 0.3);
+  this->posterior_->Sample(this->key_, 6, this->w_.get());
+  vector<Dtype> noise(kCount);
+  FillNormal(this->key_, 6, 0, kCount, noise.data());
+  const Dtype tau = this->posterior_->Taus()[0];
+  for (int i = 0; i < kCount; ++i) {
+    ASSERT_EQ(noise[i], this->epsilon_->cpu_data()[i]) << i;
+    ASSERT_NEAR(SampledWeight(means[i], tau, noise[i]), this->w_->cpu_data()[i],
+                1e-6)
+        << i;
+  }
+}
+
+TYPED_TEST(PosteriorTest, StripsGiveTheGradientsOfTheWhole) {
+  typedef typename TypeParam::Dtype Dtype;
+  if (Caffe::mode() == Caffe::GPU) return;
+  const int kCount = 20000;
+  vector<Dtype> means(kCount), by_w(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    means[i] = Dtype(i % 101 - 50) / 64;
+    by_w[i] = Dtype(i * 37 % 113) / 50;
+  }
+  this->Make(means, 0.3);
+  this->posterior_->Sample(this->key_, 6, this->w_.get());
+  for (Dtype kl_scale : {0, 1}) {
+    std::copy(by_w.begin(), by_w.end(), this->w_->mutable_cpu_diff());
+    const auto start = [&] {
+      std::fill_n(this->m_->mutable_cpu_diff(), kCount, Dtype(2));
+      this->delta_->mutable_cpu_diff()[0] = 2;
+    };
+    start();
+    this->posterior_->Backward(this->w_.get(), kl_scale, true, true);
+    const vector<Dtype> expected(this->m_->cpu_diff(),
+                                 this->m_->cpu_diff() + kCount);
+    const Dtype expected_delta = this->delta_->cpu_diff()[0];
+    for (int strip : {1003, 8192, 30000}) {
+      start();
+      this->posterior_->BackwardInStrips(
+          strip,
+          [&](int first, int n, Dtype* w_diff) {
+            std::copy_n(by_w.begin() + first, n, w_diff);
+          },
+          kl_scale, true, true);
+      for (int i = 0; i < kCount; ++i) {
+        ASSERT_EQ(expected[i], this->m_->cpu_diff()[i]) << i;
+      }
+      EXPECT_NEAR(expected_delta, this->delta_->cpu_diff()[0],
+                  1e-6 * std::fabs(expected_delta));
+    }
+  }
+}
+
 TYPED_TEST(PosteriorTest, KLIsZeroWhenPosteriorIsPrior) {
   typedef typename TypeParam::Dtype Dtype;
   vector<Dtype> means(this->m_->cpu_data(), this->m_->cpu_data() + 5), stds;

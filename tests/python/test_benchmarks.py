@@ -31,6 +31,11 @@ def test_bench_runs_and_verifies_its_subjects(tmp_path):
         # The other tools are an option; one that is there must agree with Caffe.
         for who in rows.keys() - ours:
             assert rows[who].get("mean", 0) > 0 or "No module named" in rows[who]["missing"]
+    rows = {row["who"]: row for row in results["lenet one image"]}
+    assert sum(row.get("mean", 0) > 0 for who, row in rows.items() if who.startswith("ours")) == 3
+    for who in rows:
+        assert rows[who].get("mean", 0) > 0 or "No module named" in rows[who]["missing"]
+    assert "| LeNet, one image, 100 draws, ms: predict, draws kept | at most 12 |" in done.stdout
     assert [row["images"] for row in results["lenet scaling"]] == [500, 1, 100]
     head = git("rev-parse", "--short", "HEAD")
     assert results["commit"].split()[0] == head

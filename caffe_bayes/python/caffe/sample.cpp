@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "caffe/bayes/monte_carlo.hpp"
@@ -60,12 +61,43 @@ bayes::MonteCarlo<float>::Source MakeSource(const bp::object& input,
   return [=](int first, int) { return array->data() + first * size; };
 }
 
+// What a net keeps for its next sample is an attribute of its Python object. It
+// is not there while it is used, as a callback may sample too.
+const char kAttribute[] = "_monte_carlo";
+
+void Delete(PyObject* capsule) {
+  delete static_cast<bayes::MonteCarlo<float>*>(
+      PyCapsule_GetPointer(capsule, kAttribute));
+}
+
+// Null if there is none.
+std::unique_ptr<bayes::MonteCarlo<float> > Take(const bp::object& net) {
+  bp::dict attributes = bp::extract<bp::dict>(net.attr("__dict__"));
+  if (!attributes.has_key(kAttribute)) return nullptr;
+  const bp::object capsule = attributes.get(kAttribute);
+  std::unique_ptr<bayes::MonteCarlo<float> > taken(
+      static_cast<bayes::MonteCarlo<float>*>(
+          PyCapsule_GetPointer(capsule.ptr(), kAttribute)));
+  PyCapsule_SetDestructor(capsule.ptr(), nullptr);
+  attributes[kAttribute].del();
+  return taken;
+}
+
+void Keep(std::unique_ptr<bayes::MonteCarlo<float> > monte_carlo,
+          bp::object net) {
+  const bp::object capsule{
+      bp::handle<>(PyCapsule_New(monte_carlo.get(), kAttribute, &Delete))};
+  monte_carlo.release();
+  net.attr(kAttribute) = capsule;
+}
+
 }  // namespace
 
-void Net_Sample(Net<float>* net, const std::string& output,
+void Net_Sample(bp::object self, const std::string& output,
                 const bp::object& draws, int images, const bp::dict& inputs,
                 const bp::dict& kept, const bp::object& out,
-                const bp::object& progress) {
+                const bp::object& progress, size_t draw_memory) {
+  Net<float>* net = bp::extract<Net<float>*>(self);
   const std::vector<uint64_t> draw_list{bp::stl_input_iterator<uint64_t>(draws),
                                         bp::stl_input_iterator<uint64_t>()};
   const Array out_array(out, true);
@@ -80,9 +112,14 @@ void Net_Sample(Net<float>* net, const std::string& output,
     kept_arrays.emplace_back(new Array(keep.second, true));
     kept_data[keep.first] = kept_arrays.back()->data();
   }
-  bayes::MonteCarlo<float> monte_carlo(net, output);
+  std::unique_ptr<bayes::MonteCarlo<float> > monte_carlo = Take(self);
+  if (!monte_carlo || monte_carlo->output() != output ||
+      monte_carlo->draw_memory() != draw_memory || !monte_carlo->IsCurrent()) {
+    monte_carlo.reset();
+    monte_carlo.reset(new bayes::MonteCarlo<float>(net, output, draw_memory));
+  }
   for (const auto& keep : kept_data) {
-    if (!monte_carlo.IsFixed(keep.first)) {
+    if (!monte_carlo->IsFixed(keep.first)) {
       const std::string message = "keep: the blob '" + keep.first +
                                   "' depends on the draw; sample it as output";
       PyErr_SetString(PyExc_ValueError, message.c_str());
@@ -91,7 +128,7 @@ void Net_Sample(Net<float>* net, const std::string& output,
   }
   // An exception of the callback, or Ctrl-C, waits until the threads have
   // ended.
-  const bool finished = monte_carlo.Run(
+  const bool finished = monte_carlo->Run(
       draw_list, images, input_data, kept_data, out_array.data(),
       [&](double share) {
         if (PyErr_CheckSignals()) return false;
@@ -101,6 +138,7 @@ void Net_Sample(Net<float>* net, const std::string& output,
         return result != nullptr;
       });
   if (!finished) bp::throw_error_already_set();
+  if (draw_memory > 0) Keep(std::move(monte_carlo), self);
 }
 
 }  // namespace caffe

@@ -3,7 +3,17 @@
 import numpy as np
 
 
-def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None, progress=None):
+def sample(
+    net,
+    draws,
+    inputs=None,
+    images=None,
+    output=None,
+    keep=(),
+    out=None,
+    progress=None,
+    draw_memory=0,
+):
     """Take images through many draws of the net.
 
     draws     how many (draws 0, 1, 2 ...), or their indices; draw k is the same network always
@@ -16,6 +26,9 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
     keep      names of blobs that do not depend on the draw, such as labels, to return as well
     out       an array to write to (np.memmap, say), float32, draws x images x the output's shape
     progress  called with the share of the work that is done, from 0 to 1
+    draw_memory  up to so many bytes of drawn weights are kept for the next call, which then need
+              not draw them again. They give the same bits, and are dropped when a parameter of
+              the posterior changes, and by a call with another number. Not on a GPU
 
     Returns the array of draws x images x outputs; with keep, a pair of it and a dict of arrays.
     Layers that do not depend on the draw run once for each image; the threads take a draw each.
@@ -30,6 +43,8 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
         if len(net.outputs) != 1:
             raise ValueError(f"output: name one blob, such as {', '.join(net.outputs)}")
         output = net.outputs[0]
+    if draw_memory != int(draw_memory) or draw_memory < 0:
+        raise ValueError(f"draw_memory: {draw_memory!r} is not a number of bytes, 0 or greater")
     keep = [keep] if isinstance(keep, str) else list(keep)
     for name in (output, *keep):
         if name not in net.blobs:
@@ -62,7 +77,8 @@ def sample(net, draws, inputs=None, images=None, output=None, keep=(), out=None,
     elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
         raise ValueError(f"out: is {out.dtype} {out.shape}, but must be contiguous float32 {shape}")
     kept = {name: np.empty((images, *item_shape(name)), np.float32) for name in keep}
-    net._sample(output, [int(draw) for draw in draws], images, arrays, kept, out, progress)
+    indices = [int(draw) for draw in draws]
+    net._sample(output, indices, images, arrays, kept, out, progress, int(draw_memory))
     return (out, kept) if keep else out
 
 

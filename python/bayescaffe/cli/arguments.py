@@ -292,6 +292,7 @@ def _read_model(
         weights,
         image_shape=args.shape or image_shape,
         mean=read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
+        draw_memory=0,  # a command draws once
         **{name: getattr(args, name) for name in options if hasattr(args, name)},
     )
 

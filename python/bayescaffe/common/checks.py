@@ -36,6 +36,12 @@ def check_passes(passes: int) -> None:
         raise BayesCaffeError(f"{argument('passes', passes)}: at least one draw is needed")
 
 
+def check_bytes(name: str, count: int) -> None:
+    """Raise if an argument is not a number of bytes."""
+    if count != int(count) or count < 0:
+        raise BayesCaffeError(f"{argument(name, count)}: is not a number of bytes, 0 or greater")
+
+
 def check_class_names(class_names: Sequence[str] | None, classes: int) -> None:
     """Raise if names are given, but not one for each class of the net."""
     if class_names is not None and len(class_names) != classes:

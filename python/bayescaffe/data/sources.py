@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,6 +228,8 @@ def _put_in_cache(path: Path, cache: Path) -> None:
 
 def download(url: str, path: Path, progress: bool) -> None:
     """Save `url` as `path`."""
+    import urllib.request  # slow to import, and most processes download nothing
+
     with (
         urllib.request.urlopen(url, timeout=STALL_SECONDS) as response,
         path.open("wb") as file,

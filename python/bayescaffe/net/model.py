@@ -13,6 +13,7 @@ import numpy as np
 
 from bayescaffe.common.checks import (
     DEFAULT_PASSES,
+    check_bytes,
     check_class_names,
     check_passes,
     check_seed,
@@ -36,6 +37,9 @@ from bayescaffe.net.net_files import read_net
 from bayescaffe.net.own_data import lmdb_images, lmdb_source
 
 log = logging.getLogger(__name__)
+
+DRAW_MEMORY = 2**28
+"""By default a model keeps so many bytes of drawn weights: 154 draws of LeNet."""
 
 _NOT_FINITE = re.compile(
     r"of image (?P<image>\d+) in draw (?P<draw>\d+) is .*; the first layer .* is '(?P<layer>.*)'$"
@@ -133,6 +137,7 @@ class Model(Sampler):
         scale: float | None = None,
         mean: np.ndarray | Sequence[float] | float | None = None,
         untrained: bool = False,
+        draw_memory: int = DRAW_MEMORY,
     ) -> None:
         """Read a net and its weights.
 
@@ -149,12 +154,16 @@ class Model(Sampler):
             mean: what is subtracted before: a number, one for each channel, or a mean image.
             untrained: take stock weights for Bayesian layers. They are the means; tau stays as
                 the prototxt starts it, so the spread of the draws says nothing.
+            draw_memory: how many bytes of drawn weights to keep from one call to the next, which
+                then need not draw them again; 0 keeps none. A draw takes four bytes for each
+                Bayesian weight. The numbers are the same.
         """
         check_seed(seed)
+        check_bytes("draw_memory", draw_memory)
         weights = needs_weights(net, weights)
         self.path, self.weights = Path(net), Path(weights)
         self.seed, self.mc_dropout = seed, mc_dropout
-        self._gpu = gpu
+        self._gpu, self._draw_memory = gpu, draw_memory
         inference = self._read(output, image_shape, scale, mean)
         layers = {layer.name: layer for layer in read_weights(weights)}
         stock = without_posterior(inference.net.layer, layers)
@@ -248,6 +257,7 @@ class Model(Sampler):
                 output=self.output,
                 out=out.reshape(*out.shape[:2], *shape),
                 progress=progress,
+                draw_memory=self._draw_memory,
             )
         return out
 

@@ -8,8 +8,6 @@ is the true one. No result depends on the order of the images.
 import math
 
 import numpy as np
-from scipy.special import entr
-from scipy.stats import rankdata
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 """The smallest probability in `nll`; below it the net's float32 softmax loses precision."""
@@ -113,8 +111,8 @@ def uncertainty(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
         probabilities: draws x images x classes.
     """
     probabilities = probabilities.astype(np.float64, copy=False)
-    total = entr(probabilities.mean(axis=0)).sum(axis=-1)
-    aleatoric = entr(probabilities).mean(axis=0).sum(axis=-1)
+    total = _entropy_terms(probabilities.mean(axis=0)).sum(axis=-1)
+    aleatoric = _entropy_terms(probabilities).mean(axis=0).sum(axis=-1)
     return total, aleatoric, np.maximum(total - aleatoric, 0)
 
 
@@ -129,12 +127,17 @@ def between_models(probabilities: np.ndarray, model_of_draw: np.ndarray) -> np.n
         model_of_draw: a number for each draw; those of the same model have the same.
     """
     probabilities = probabilities.astype(np.float64, copy=False)
-    total = entr(probabilities.mean(axis=0)).sum(axis=-1)
+    total = _entropy_terms(probabilities.mean(axis=0)).sum(axis=-1)
     within = 0
     for model in np.unique(model_of_draw):
         own = model_of_draw == model
-        within = within + own.mean() * entr(probabilities[own].mean(axis=0)).sum(axis=-1)
+        within = within + own.mean() * _entropy_terms(probabilities[own].mean(axis=0)).sum(axis=-1)
     return np.maximum(total - within, 0)
+
+
+def _entropy_terms(probabilities: np.ndarray) -> np.ndarray:
+    """-p ln p, which is 0 where p is 0."""
+    return -probabilities * np.log(np.where(probabilities > 0, probabilities, 1))
 
 
 def auroc(score: np.ndarray, ood_score: np.ndarray) -> float:
@@ -143,6 +146,8 @@ def auroc(score: np.ndarray, ood_score: np.ndarray) -> float:
     This is the area under the receiver operating characteristic (ROC) curve, with the
     out-of-distribution images as positives.
     """
+    from scipy.stats import rankdata  # importing it takes longer than a prediction
+
     ranks = rankdata(np.concatenate([ood_score, score]))
     count = len(ood_score)
     above = ranks[:count].sum() - count * (count + 1) / 2

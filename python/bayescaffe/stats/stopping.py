@@ -34,7 +34,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from scipy.special import bdtr
 
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.common.files import scratch_file
@@ -152,6 +151,8 @@ def stopping_rule(
             or not, than all draws would give.
         level, interval: of the credible intervals, as in `analyze`.
     """
+    from scipy.special import bdtr  # importing it takes longer than a prediction
+
     draws = draws if isinstance(draws, Draws) else load_draws(draws)
     name = str(draws.meta.get("path", "draws"))
     passes, images = draws.probabilities.shape[:2]

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "caffe/bayes/kept_draws.hpp"
 #include "caffe/common.hpp"
 #include "caffe/net.hpp"
 
@@ -27,6 +28,8 @@ namespace bayes {
  *
  * Layers that depend on the draw, but that the output does not depend on, do
  * not run.
+ *
+ * Run may be called again, also after the parameters of the net have changed.
  */
 template <typename Dtype>
 class MonteCarlo {
@@ -42,9 +45,12 @@ class MonteCarlo {
   typedef std::function<bool(double)> Progress;
 
   /// @param output the blob that is wanted, one item for each image
+  /// @param draw_memory how many bytes of drawn weights to keep for the next
+  ///        Run (see KeptDraws); not on a GPU, which draws faster than it reads
   /// @throw std::invalid_argument where that is not so, as Run does for the
   ///        blobs that it is given
-  MonteCarlo(Net<Dtype>* net, const std::string& output);
+  MonteCarlo(Net<Dtype>* net, const std::string& output,
+             size_t draw_memory = 0);
 
   /**
    * @brief Writes out[(d * images + i) * size + j] = number j of the output for
@@ -59,6 +65,13 @@ class MonteCarlo {
   bool Run(const std::vector<uint64_t>& draws, int images, const Inputs& inputs,
            const Kept& kept, Dtype* out, const Progress& progress);
 
+  /// Whether this is what would be made now of the net, and can be used again:
+  /// neither the shapes of its blobs have changed nor Caffe's mode or threads,
+  /// and no layer is of a type of which nothing is known.
+  bool IsCurrent() const;
+  const std::string& output() const { return output_; }
+  size_t draw_memory() const { return draw_memory_; }
+
   /// Whether a blob, as the net leaves it, does not depend on the draw.
   bool IsFixed(const std::string& blob) const {
     return !random_blobs_.count(blob);
@@ -70,6 +83,9 @@ class MonteCarlo {
   std::string MixingLayer() const;
 
  private:
+  typedef typename KeptDraws<Dtype>::Place Place;
+  typedef typename KeptDraws<Dtype>::Memory Memory;
+
   /// A blob that the random part of the net takes from the rest of it.
   struct Entry {
     std::string blob;
@@ -80,6 +96,12 @@ class MonteCarlo {
   void FindLayers();
   void CheckItems(const std::string& blob) const;
   void MakeWorkers();
+  int WorkersWanted() const;
+  /// Lets the copies have the parameters of the net, as they are now.
+  void ShareParameters();
+  /// Drops the kept draws if the parameters that they depend on have changed.
+  void UpdateKeptDraws();
+  std::vector<std::vector<int> > Shapes() const;
   NetParameter WorkerParam() const;
   int Portion() const;
   void Collect(int first, int count, const Inputs& inputs, const Kept& kept);
@@ -90,11 +112,16 @@ class MonteCarlo {
                    const Net<Dtype>* net) const;
   /// Whether a layer writes where the images are.
   bool OverwritesEntries() const;
+  void PlaceDraw(int worker, const Place* place, bool is_drawn);
   bool RunDraws(const std::vector<uint64_t>& draws, int first, int count,
                 int images, Dtype* out, const Progress& progress);
 
   Net<Dtype>* net_;
   std::string output_;
+  size_t draw_memory_;
+  Caffe::Brew mode_;
+  /// The shapes of the net's blobs when the copies were made.
+  std::vector<std::vector<int> > shapes_;
   int batch_ = 0;  // images that the net takes at once
   /// The layers that do not depend on the draw, and those of the others that
   /// the output depends on.
@@ -109,6 +136,11 @@ class MonteCarlo {
   std::vector<shared_ptr<Net<Dtype> > > workers_;
   int portion_ = 0;
   bool whole_batches_ = false;
+  KeptDraws<Dtype> kept_draws_;
+  /// What a draw takes in memory, if draws are to be kept, and a place in each
+  /// copy for those that are not.
+  size_t draw_bytes_ = 0;
+  std::vector<Memory> own_places_;
 };
 
 }  // namespace bayes

@@ -3,8 +3,6 @@
 // set.
 
 const int kLanes = ENGINE_VECTOR_BYTES / 4;
-typedef uint32_t Words
-    __attribute__((vector_size(ENGINE_VECTOR_BYTES), may_alias));
 typedef uint64_t WideWords
     __attribute__((vector_size(ENGINE_VECTOR_BYTES), may_alias));
 
@@ -21,50 +19,42 @@ inline WideWords MultiplyEven(WideWords words, uint32_t factor) {
 #endif
 }
 
-// The upper and lower halves of the products of words and `factor`.
-inline void MultiplyWords(Words words, uint32_t factor, Words* high,
-                          Words* low) {
-  const uint64_t kHigh = 0xFFFFFFFF00000000u;
-  const WideWords even = MultiplyEven((WideWords)words, factor);
-  const WideWords odd = MultiplyEven((WideWords)words >> 32, factor);
-  *high = (Words)((even >> 32) | (odd & kHigh));
-  *low = (Words)((even & ~kHigh) | (odd << 32));
-}
-
 // PhiloxBlock of kPortion consecutive blocks: word[k][i] is word k of block i.
-const int kVectors = 2;
-const int kPortion = kVectors * kLanes;
+//
+// A word is the lower half of a 64-bit lane, and the upper half is anything:
+// the product of two lower halves is a whole lane, and needs no rearranging.
+// Words of blocks with even and with odd index come together at the end.
+const int kPortion = 2 * kLanes;
 
 inline void PhiloxPortion(NoiseKey key, uint64_t draw, uint64_t block,
                           uint32_t word[4][kPortion]) {
-  Words c[4][kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    for (int i = 0; i < kLanes; ++i) {
-      const uint64_t counter = block + v * kLanes + i;
-      c[0][v][i] = static_cast<uint32_t>(counter);
-      c[1][v][i] = static_cast<uint32_t>(counter >> 32);
+  for (int v = 0; v < kPortion; v += kLanes) {
+    WideWords c[4][2];
+    for (int odd = 0; odd < 2; ++odd) {
+      for (int i = 0; i < kLanes / 2; ++i) {
+        c[0][odd][i] = block + v + 2 * i + odd;
+      }
+      c[1][odd] = c[0][odd] >> 32;
+      c[2][odd] = WideWords{} + draw;
+      c[3][odd] = WideWords{} + (draw >> 32);
     }
-    c[2][v] = Words{} + static_cast<uint32_t>(draw);
-    c[3][v] = Words{} + static_cast<uint32_t>(draw >> 32);
-  }
-  uint32_t k0 = key.word[0], k1 = key.word[1];
-  for (int round = 0; round < 10; ++round) {
+    uint32_t k0 = key.word[0], k1 = key.word[1];
+    for (int round = 0; round < 10; ++round) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      Words high0, low0, high2, low2;
-      MultiplyWords(c[0][v], 0xD2511F53u, &high0, &low0);
-      MultiplyWords(c[2][v], 0xCD9E8D57u, &high2, &low2);
-      c[0][v] = high2 ^ c[1][v] ^ k0;
-      c[1][v] = low2;
-      c[2][v] = high0 ^ c[3][v] ^ k1;
-      c[3][v] = low0;
+      for (int odd = 0; odd < 2; ++odd) {
+        const WideWords p0 = MultiplyEven(c[0][odd], 0xD2511F53u);
+        const WideWords p1 = MultiplyEven(c[2][odd], 0xCD9E8D57u);
+        c[0][odd] = (p1 >> 32) ^ (c[1][odd] ^ k0);
+        c[1][odd] = p1;
+        c[2][odd] = (p0 >> 32) ^ (c[3][odd] ^ k1);
+        c[3][odd] = p0;
+      }
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
     }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  for (int k = 0; k < 4; ++k) {
-    for (int v = 0; v < kVectors; ++v) {
-      *reinterpret_cast<Words*>(word[k] + v * kLanes) = c[k][v];
+    for (int k = 0; k < 4; ++k) {
+      *reinterpret_cast<WideWords*>(word[k] + v) =
+          (c[k][0] & 0xFFFFFFFFu) | (c[k][1] << 32);
     }
   }
 }

@@ -1,6 +1,7 @@
 #ifndef CAFFE_BAYES_POSTERIOR_HPP_
 #define CAFFE_BAYES_POSTERIOR_HPP_
 
+#include <functional>
 #include <vector>
 
 #include "caffe/bayes/noise.hpp"
@@ -94,6 +95,17 @@ class Posterior {
    */
   void Backward(Blob<Dtype>* w, Dtype kl_scale, bool learn_m, bool learn_delta);
 
+  /// The same for a parameter that no cache holds, on the CPU, without a blob
+  /// for the gradient by the weights drawn: `gradient(first, n, w_diff)`
+  /// computes it for n weights at a time, from number `first` on, and it is
+  /// used up while it is in the cache. Only where all weights have one tau.
+  /// @param strip how many weights at a time
+  void BackwardInStrips(
+      int strip,
+      const std::function<void(int first, int n, Dtype* w_diff)>& gradient,
+      Dtype kl_scale, bool learn_m, bool learn_delta);
+  bool has_one_tau() const { return grouping_.groups == 1; }
+
   /// The same where outputs were drawn: the diff of `variance` holds the
   /// gradient of the loss by the variances of the weights. The stock layer adds
   /// what the loss contributes by way of the outputs' means.
@@ -109,6 +121,8 @@ class Posterior {
   template <typename Function>
   void ForEachPart(const vector<Dtype>& taus, int first, int n,
                    Function function) const;
+  /// Adds to the gradient of a group's delta, given sums over its weights.
+  void AddDeltaGradient(int group, const TauSums& sums, Dtype kl_scale);
   template <typename Loss>
   void BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m, bool learn_delta);
   /// Calls `function` with the prior, whichever of its two forms it has.

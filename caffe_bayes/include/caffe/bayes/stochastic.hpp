@@ -1,6 +1,7 @@
 #ifndef CAFFE_BAYES_STOCHASTIC_HPP_
 #define CAFFE_BAYES_STOCHASTIC_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,6 +55,14 @@ class Stochastic {
   /// Whether the Forwards from here on have the draw of the one before them, so
   /// that what was drawn can be used again.
   void Hold(bool hold) { held_ = hold; }
+
+  /// How many bytes a draw of this layer takes that can be used again; 0 if
+  /// none can.
+  virtual size_t draw_bytes() const { return 0; }
+
+  /// Puts the draws from here on at `place`, which has draw_bytes() and is
+  /// aligned as vectors are. With `is_drawn` the draw is there already.
+  virtual void PlaceDraw(void* /*place*/, bool /*is_drawn*/) {}
 
   /// Makes this layer draw what `original` draws, of which it is a copy.
   virtual void DrawLike(const Stochastic& original) { seed_ = original.seed_; }

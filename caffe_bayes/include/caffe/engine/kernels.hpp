@@ -6,7 +6,8 @@
 //
 // Everything that multiplies does so through one of them, Kernels::multiply,
 // whose right operand is a panel: panel_columns columns of a matrix, used or
-// not, one row after the other. A product sums over its depth in ascending
+// not, one row after the other. (A single column would leave most of a panel
+// unused, and has multiply_vector.) A product sums over its depth in ascending
 // order, in one accumulator for each element. So its bits do not depend on how
 // the work was divided.
 
@@ -89,6 +90,12 @@ struct Kernels {
   void (*multiply)(int rows, int columns, int depth, const LeftOperand<T>& a,
                    const T* panel, T* c, ptrdiff_t c_row,
                    const Start<T>& start);
+
+  /// y[i] = bias[i] + sum over k < depth of a[i * a_row + k] x[k] for 0 <= i <
+  /// rows: the numbers that `multiply` gives. bias may be null. For 4 rows or
+  /// more.
+  void (*multiply_vector)(int rows, int depth, const T* a, ptrdiff_t a_row,
+                          const T* x, const T* bias, T* y);
 
   /// Fills the rows of a panel: row r with `pieces` of source + offset[r]. May
   /// read one vector beyond the last number asked for, and write one beyond the

@@ -19,6 +19,7 @@ const Kernels<T>& All() {
       ENGINE_BLOCK_ROWS,
       2 * Lanes<T>(),
       MultiplyRows<T, ENGINE_BLOCK_ROWS>::Run,
+      MultiplyVector<T>,
       PackPieces<T>,
       Transpose<T>,
       Copy<T>,

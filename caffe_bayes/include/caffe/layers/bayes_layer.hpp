@@ -66,6 +66,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   bool EqualNumBottomTopBlobs() const override { return false; }
 
   bool IsRandom() const override { return samples_; }
+  size_t draw_bytes() const override;
+  void PlaceDraw(void* place, bool is_drawn) override;
   void DrawLike(const bayes::Stochastic& original) override;
   int num_noise_blobs() const override { return num_stock_blobs_; }
   int kl_top() const override { return kl_top_; }
@@ -155,6 +157,12 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   void ForwardOnDevice(const Blobs& bottom, const Blobs& top);
   void BackwardOnDevice(const Blobs& top, const vector<bool>& propagate_down,
                         const Blobs& bottom);
+  /// Whether BackwardInStrips is for the weights, and not the stock layer.
+  bool HasStrips(const Draw& draw) const;
+  /// The gradients of an inner product's many weights.
+  void BackwardInStrips(Draw* draw, const Blob<Dtype>& top,
+                        const Blob<Dtype>& bottom, Dtype kl_scale,
+                        const Learned& learned) const;
   void ForwardLocal(const Blobs& bottom, const Blobs& top,
                     const vector<bayes::KLTerm<Dtype> >& kl);
   void BackwardLocal(const Blobs& top, const vector<bool>& propagate_down,
@@ -169,6 +177,8 @@ class BayesLayer : public Base<Dtype>, public bayes::Stochastic {
   vector<shared_ptr<Blob<Dtype> > > means_;
   /// The index of the latest draw.
   uint64_t index_ = 0;
+  /// Whether the weights are those of the draw before the layer draws them.
+  bool is_drawn_ = false;
   /// kl_weight / dataset_size, or the default for the net's weights.
   Dtype kl_scale_ = 0;
   /// Whether a parameter is this layer's, and not one that it shares.

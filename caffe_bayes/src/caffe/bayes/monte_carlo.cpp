@@ -53,6 +53,23 @@ Stochastic* AsStochastic(Layer<Dtype>* layer) {
   return dynamic_cast<Stochastic*>(layer);
 }
 
+// How many of a layer's blobs are no noise.
+template <typename Dtype>
+int NumParams(Layer<Dtype>* layer) {
+  const Stochastic* stochastic = AsStochastic(layer);
+  return layer->blobs().size() -
+         (stochastic ? stochastic->num_noise_blobs() : 0);
+}
+
+template <typename Dtype, typename Function>
+void ForEachStochastic(const Net<Dtype>& net, Function function) {
+  for (const auto& layer : net.layers()) {
+    if (Stochastic* stochastic = AsStochastic(layer.get())) {
+      function(stochastic);
+    }
+  }
+}
+
 template <typename Dtype>
 int ItemSize(const Blob<Dtype>& blob) {
   return blob.num_axes() > 0 ? blob.count(1) : 1;
@@ -76,10 +93,32 @@ std::string FirstNotFinite(const Net<Dtype>& net,
 }  // namespace
 
 template <typename Dtype>
-MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output)
-    : net_(net), output_(output) {
+MonteCarlo<Dtype>::MonteCarlo(Net<Dtype>* net, const std::string& output,
+                              size_t draw_memory)
+    : net_(net),
+      output_(output),
+      draw_memory_(draw_memory),
+      mode_(Caffe::mode()),
+      shapes_(Shapes()),
+      kept_draws_(draw_memory) {
   FindLayers();
   MakeWorkers();
+}
+
+template <typename Dtype>
+std::vector<std::vector<int> > MonteCarlo<Dtype>::Shapes() const {
+  std::vector<std::vector<int> > shapes;
+  for (const auto& blob : net_->blobs()) shapes.push_back(blob->shape());
+  return shapes;
+}
+
+template <typename Dtype>
+bool MonteCarlo<Dtype>::IsCurrent() const {
+  for (int i : random_part_) {
+    if (!FindTrait(net_->layers()[i]->type())) return false;
+  }
+  return mode_ == Caffe::mode() && shapes_ == Shapes() &&
+         workers_.size() == WorkersWanted();
 }
 
 template <typename Dtype>
@@ -198,25 +237,44 @@ std::string MonteCarlo<Dtype>::MixingLayer() const {
   return "";
 }
 
+// Python layers run in Python's own thread, and a GPU needs one worker.
+template <typename Dtype>
+int MonteCarlo<Dtype>::WorkersWanted() const {
+  if (random_part_.empty()) return 0;
+  for (int i : random_part_) {
+    if (net_->layers()[i]->type() == std::string("Python")) return 1;
+  }
+  return Caffe::mode() == Caffe::CPU ? engine::TeamSize() : 1;
+}
+
 template <typename Dtype>
 void MonteCarlo<Dtype>::MakeWorkers() {
   if (random_part_.empty()) return;
-  // Python layers run in Python's own thread, and a GPU needs one worker.
-  int workers = Caffe::mode() == Caffe::CPU ? engine::TeamSize() : 1;
-  for (int i : random_part_) {
-    if (net_->layers()[i]->type() == std::string("Python")) workers = 1;
-  }
   const NetParameter param = WorkerParam();
   const KeptStream stream;
-  for (int w = 0; w < workers; ++w) {
+  for (int w = 0; w < WorkersWanted(); ++w) {
     workers_.emplace_back(new Net<Dtype>(param));
+  }
+  ShareParameters();
+  // In TRAIN, dropout has a mask for each place in the batch.
+  whole_batches_ = net_->phase() == TRAIN || !MixingLayer().empty();
+  portion_ = whole_batches_ ? batch_ : Portion();
+  if (draw_memory_ > 0 && mode_ == Caffe::CPU) {
+    ForEachStochastic(*workers_[0], [&](Stochastic* layer) {
+      draw_bytes_ += layer->draw_bytes();
+    });
+    own_places_.resize(workers_.size());
+  }
+}
+
+template <typename Dtype>
+void MonteCarlo<Dtype>::ShareParameters() {
+  for (const auto& worker : workers_) {
     for (int i = 0; i < random_part_.size(); ++i) {
       Layer<Dtype>* original = net_->layers()[random_part_[i]].get();
-      Layer<Dtype>* copy = workers_[w]->layers()[entries_.size() + i].get();
-      int shared = original->blobs().size();
+      Layer<Dtype>* copy = worker->layers()[entries_.size() + i].get();
       Stochastic* stochastic = AsStochastic(copy);
-      if (stochastic) shared -= stochastic->num_noise_blobs();
-      for (int j = 0; j < shared; ++j) {
+      for (int j = 0; j < NumParams(original); ++j) {
         // Allocated, and on the CPU, before several threads ask for it.
         if (Caffe::mode() == Caffe::CPU) original->blobs()[j]->cpu_data();
         if (original->type() == std::string("BatchNorm")) {
@@ -229,9 +287,22 @@ void MonteCarlo<Dtype>::MakeWorkers() {
       if (stochastic) stochastic->DrawLike(*AsStochastic(original));
     }
   }
-  // In TRAIN, dropout has a mask for each place in the batch.
-  whole_batches_ = net_->phase() == TRAIN || !MixingLayer().empty();
-  portion_ = whole_batches_ ? batch_ : Portion();
+}
+
+template <typename Dtype>
+void MonteCarlo<Dtype>::UpdateKeptDraws() {
+  if (draw_bytes_ == 0) return;
+  std::vector<typename KeptDraws<Dtype>::Params> params;
+  for (int i : random_part_) {
+    Layer<Dtype>* layer = net_->layers()[i].get();
+    const Stochastic* stochastic = AsStochastic(layer);
+    if (!stochastic || stochastic->draw_bytes() == 0) continue;
+    for (int j = 0; j < NumParams(layer); ++j) {
+      const Blob<Dtype>& blob = *layer->blobs()[j];
+      params.push_back({blob.cpu_data(), blob.count()});
+    }
+  }
+  kept_draws_.Update(params, draw_bytes_);
 }
 
 template <typename Dtype>
@@ -343,6 +414,24 @@ bool MonteCarlo<Dtype>::OverwritesEntries() const {
   return false;
 }
 
+// Tells a copy of the net where its draw is or is to be; without a place, it
+// has one of its own.
+template <typename Dtype>
+void MonteCarlo<Dtype>::PlaceDraw(int worker, const Place* place,
+                                  bool is_drawn) {
+  if (draw_bytes_ == 0) return;
+  Memory& own = own_places_[worker];
+  if (!place && !own) {
+    own = KeptDraws<Dtype>::Allocate(draw_bytes_);
+    CHECK(own) << "out of memory: a draw takes " << draw_bytes_ << " bytes";
+  }
+  char* at = place ? place->memory.get() : own.get();
+  ForEachStochastic(*workers_[worker], [&](Stochastic* layer) {
+    layer->PlaceDraw(at, is_drawn);
+    at += layer->draw_bytes();
+  });
+}
+
 // Takes the collected images through all draws.
 template <typename Dtype>
 bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
@@ -367,6 +456,7 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   std::atomic<bool> stop(false);
   const std::thread::id caller = std::this_thread::get_id();
   const int portions = (count + portion_ - 1) / portion_;
+  const std::vector<Place*> kept = kept_draws_.Find(draws);
   // Runs a portion of the images through one draw. Without `load` the net has
   // the images already; with `hold` it has the weights of the draw.
   const auto run = [&](Net<Dtype>* net, int draw, int portion, bool load,
@@ -403,6 +493,10 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
   while (draws.size() * parts < 2 * workers_.size() && 2 * parts <= portions) {
     parts *= 2;
   }
+  std::vector<bool> were_drawn;
+  for (const auto* place : kept) {
+    were_drawn.push_back(place && place->is_drawn);
+  }
   std::atomic<int> next(0);
   engine::ParallelFor(workers_.size(), [&](int w) {
     try {
@@ -411,8 +505,14 @@ bool MonteCarlo<Dtype>::RunDraws(const std::vector<uint64_t>& draws, int first,
         const int part = task % parts;
         const int begin = portions * part / parts;
         const int end = portions * (part + 1) / parts;
+        // The draw is kept by the thread that has its first images.
+        const int draw = task / parts;
+        const bool is_drawn = were_drawn[draw];
+        const bool keeps = kept[draw] && !is_drawn && part == 0;
+        PlaceDraw(w, is_drawn || keeps ? kept[draw] : nullptr, is_drawn);
         for (int p = begin; p < end && !stop; ++p) {
-          run(workers_[w].get(), task / parts, p, true, p > begin);
+          run(workers_[w].get(), draw, p, true, p > begin);
+          if (keeps) kept[draw]->is_drawn = true;
         }
       }
     } catch (...) {
@@ -427,6 +527,8 @@ template <typename Dtype>
 bool MonteCarlo<Dtype>::Run(const std::vector<uint64_t>& draws, int images,
                             const Inputs& inputs, const Kept& kept, Dtype* out,
                             const Progress& progress) {
+  ShareParameters();
+  UpdateKeptDraws();
   size_t input_size = 0;
   for (const auto& input : inputs) {
     CheckItems(input.first);

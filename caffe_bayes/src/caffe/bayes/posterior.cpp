@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "caffe/bayes/gpu.hpp"
+#include "caffe/engine/large_arrays.hpp"
 #include "caffe/engine/machine.hpp"
+#include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 #include "caffe/util/math_functions.hpp"
 
@@ -134,6 +136,7 @@ template <typename Dtype>
 void Posterior<Dtype>::FixTaus() {
   RaiseDelta();
   if (Caffe::mode() == Caffe::GPU) return;  // Its kernels read delta.
+  taus_are_fixed_ = false;
   UpdateTaus();
   taus_are_fixed_ = true;
 }
@@ -168,12 +171,31 @@ void Posterior<Dtype>::Sample(const NoiseKey& key, uint64_t draw,
   const Dtype* m = m_->cpu_data();
   Dtype* epsilon = epsilon_->mutable_cpu_data();
   Dtype* sample = w->mutable_cpu_data();
-  engine::ParallelPortions(count, [&](int, int start, int size) {
-    FillNormal(key, draw, start, size, epsilon + start);
+  const auto sample_some = [&](int start, int size, Dtype* noise) {
+    FillNormal(key, draw, start, size, noise);
     ForEachPart(taus_, start, size, [&](int first, int n, auto taus) {
       const auto loop = ENGINE_CHOOSE(SampleLoop<Dtype, decltype(taus)>);
-      loop(n, taus, m + first, epsilon + first, sample + first);
+      loop(n, taus, m + first, noise + (first - start), sample + first);
     });
+  };
+  const bool is_large = engine::IsLarge(count * sizeof(Dtype));
+  engine::ParallelPortions(count, [&](int, int start, int size) {
+    if (!is_large) return sample_some(start, size, epsilon + start);
+    // To and from memory, a weight takes 16 bytes: m is read, the place of w is
+    // read and written, and epsilon, which is not needed before the backward
+    // pass, goes past the cache. Computing noise leaves the memory idle, so m
+    // and w of the next numbers are fetched meanwhile.
+    const int kNumbers = 1024, end = start + size;
+    Dtype noise[kNumbers];
+    for (int first = start; first < end; first += kNumbers) {
+      const int n = std::min(kNumbers, end - first);
+      const int next = std::min(count, first + n);
+      engine::Fetch(std::min(kNumbers, count - next), m + next);
+      engine::FetchToWrite(std::min(kNumbers, count - next), sample + next);
+      sample_some(first, n, noise);
+      engine::StreamCopy(n, noise, epsilon + first);
+    }
+    engine::EndStream();
   });
   AddKL(kl);
 }
@@ -248,6 +270,50 @@ void Posterior<Dtype>::BackwardVariance(Blob<Dtype>* variance, Dtype kl_scale,
 }
 
 template <typename Dtype>
+void Posterior<Dtype>::AddDeltaGradient(int group, const TauSums& sums,
+                                        Dtype kl_scale) {
+  delta_->mutable_cpu_diff()[group] += DeltaGradient(
+      delta_->cpu_data()[group], taus_[group], kl_scale,
+      static_cast<Dtype>(sums.by_tau), static_cast<Dtype>(sums.sum_sq),
+      m_->count() / grouping_.groups);
+}
+
+template <typename Dtype>
+void Posterior<Dtype>::BackwardInStrips(
+    int strip,
+    const std::function<void(int first, int n, Dtype* w_diff)>& gradient,
+    Dtype kl_scale, bool learn_m, bool learn_delta) {
+  CHECK(has_one_tau());
+  if (!has_taus_) UpdateTaus();
+  const int count = m_->count();
+  const Dtype* m = m_->cpu_data();
+  const Dtype* epsilon = epsilon_->cpu_data();
+  Dtype* m_diff = learn_m ? m_->mutable_cpu_diff() : nullptr;
+  std::vector<TauSums> sums((count + strip - 1) / strip);
+  const auto run = [&](auto prior, auto learns, auto with_kl) {
+    const auto loop = ENGINE_CHOOSE(
+        GradientLoop<decltype(learns)::value, decltype(with_kl)::value, Dtype,
+                     SampleLoss<Dtype>, decltype(prior)>);
+    engine::ParallelFor(sums.size(), [&](int s) {
+      const int first = s * strip, n = std::min(strip, count - first);
+      const engine::Scratch<Dtype> w_diff(n);
+      gradient(first, n, w_diff);
+      sums[s] = loop(
+          n, taus_[0], kl_scale, SampleLoss<Dtype>{w_diff, epsilon + first},
+          prior.From(first), m + first, learn_m ? m_diff + first : nullptr);
+    });
+  };
+  WithPrior([&](auto prior) {
+    WithFlags(learn_m, kl_scale != 0,
+              [&](auto learns, auto with_kl) { run(prior, learns, with_kl); });
+  });
+  // In one order, for any number of threads.
+  TauSums total;
+  for (const TauSums& sum : sums) total.Add(sum);
+  if (learn_delta) AddDeltaGradient(0, total, kl_scale);
+}
+
+template <typename Dtype>
 template <typename Loss>
 void Posterior<Dtype>::BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m,
                                     bool learn_delta) {
@@ -255,14 +321,11 @@ void Posterior<Dtype>::BackwardFrom(Loss loss, Dtype kl_scale, bool learn_m,
   const int count = m_->count();
   const int groups = grouping_.groups, inner = grouping_.inner;
   const Dtype* m = m_->cpu_data();
-  const Dtype* delta = delta_->cpu_data();
   Dtype* m_diff = learn_m ? m_->mutable_cpu_diff() : nullptr;
-  Dtype* delta_diff = learn_delta ? delta_->mutable_cpu_diff() : nullptr;
+  // Several threads write to it below.
+  if (learn_delta) delta_->mutable_cpu_diff();
   const auto add_delta_gradient = [&](int group, const TauSums& sums) {
-    if (!learn_delta) return;
-    delta_diff[group] += DeltaGradient(
-        delta[group], taus_[group], kl_scale, static_cast<Dtype>(sums.by_tau),
-        static_cast<Dtype>(sums.sum_sq), count / groups);
+    if (learn_delta) AddDeltaGradient(group, sums, kl_scale);
   };
   const auto run = [&](auto prior, auto learns, auto with_kl) {
     typedef decltype(prior) Prior;

@@ -1,5 +1,7 @@
 #include "caffe/engine/product.hpp"
 
+#include <cstdint>
+
 #include "caffe/engine/scratch.hpp"
 #include "caffe/engine/team.hpp"
 
@@ -10,6 +12,9 @@ namespace {
 
 // Some more than there are threads, so that all finish at about the same time.
 int TasksWanted() { return TeamSize() > 1 ? 2 * TeamSize() : 1; }
+
+// With fewer, multiply_vector gains nothing. It needs 4.
+const int kLeastVectorRows = 8;
 
 }  // namespace
 
@@ -35,11 +40,33 @@ void PackPanel(const Matrix<T>& b, int column, int columns, int depth,
   }
 }
 
+// The product of a matrix and a vector, whose time is that of reading the
+// matrix.
+template <typename T>
+void MultiplyVector(int rows, int depth, const Matrix<T>& a, const T* x,
+                    const T* bias, T* y) {
+  const int parts = std::min(TasksWanted(), rows / kLeastVectorRows);
+  ParallelFor(parts, [&](int part) {
+    const ptrdiff_t row = static_cast<int64_t>(rows) * part / parts;
+    const ptrdiff_t end = static_cast<int64_t>(rows) * (part + 1) / parts;
+    BestKernels<T>().multiply_vector(end - row, depth, a.data + row * a.row,
+                                     a.row, x, bias ? bias + row : nullptr,
+                                     y + row);
+  });
+}
+
 template <typename T>
 void Multiply(int rows, int columns, int depth, const Matrix<T>& a,
               const Matrix<T>& b, T* c, ptrdiff_t c_row, bool transpose,
               const Start<T>& start) {
   const Kernels<T>& kernels = BestKernels<T>();
+  // c is a vector without gaps, too.
+  const bool is_vector = columns == 1 && b.row == 1 && a.column == 1 &&
+                         (transpose || c_row == 1) && !start.add;
+  if (is_vector && rows >= kLeastVectorRows) {
+    MultiplyVector(rows, depth, a, b.data, start.row_bias, c);
+    return;
+  }
   const Blocks blocks(rows, kernels.block_rows);
   const int width = kernels.panel_columns;
   const int panels = (columns + width - 1) / width;

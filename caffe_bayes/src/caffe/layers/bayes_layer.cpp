@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "caffe/bayes/gpu.hpp"
 #include "caffe/bayes/posterior_log.hpp"
 #include "caffe/bayes/prior_file.hpp"
+#include "caffe/engine/engine.hpp"
+#include "caffe/engine/large_arrays.hpp"
+#include "caffe/engine/product.hpp"
 #include "caffe/layer_factory.hpp"
 #include "caffe/util/math_functions.hpp"
 
@@ -38,6 +42,14 @@ void SetZero(Blob<Dtype>* blob) {
   RETURN_IF_GPU(
       caffe_gpu_set(blob->count(), Dtype(0), blob->mutable_gpu_data()));
   caffe_set(blob->count(), Dtype(0), blob->mutable_cpu_data());
+}
+
+// What a blob's numbers take if others that are aligned follow.
+template <typename Dtype>
+size_t AlignedBytes(const Blob<Dtype>& blob) {
+  const size_t kAlignment = 64;
+  return (blob.count() * sizeof(Dtype) + kAlignment - 1) / kAlignment *
+         kAlignment;
 }
 
 // Without a number in the middle, the median is the mean of the two next to it.
@@ -300,6 +312,27 @@ void BayesLayer<Base, Dtype>::OnNetSetUp(int64_t weights) {
   kl_scale_ = bayes::DefaultKLScale(weights, param.dataset_size());
 }
 
+// Without a draw for each part of a batch, as in training.
+template <template <typename> class Base, typename Dtype>
+size_t BayesLayer<Base, Dtype>::draw_bytes() const {
+  if (!samples_ || local_ || draws_.size() > 1) return 0;
+  size_t bytes = 0;
+  for (const auto& weights : draws_[0].weights) {
+    bytes += AlignedBytes(*weights);
+  }
+  return bytes;
+}
+
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::PlaceDraw(void* place, bool is_drawn) {
+  char* at = static_cast<char*>(place);
+  for (const auto& weights : draws_[0].weights) {
+    weights->set_cpu_data(reinterpret_cast<Dtype*>(at));
+    at += AlignedBytes(*weights);
+  }
+  is_drawn_ = is_drawn;
+}
+
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::DrawLike(const bayes::Stochastic& original) {
   bayes::Stochastic::DrawLike(original);
@@ -438,7 +471,7 @@ void BayesLayer<Base, Dtype>::ForwardOnDevice(const Blobs& bottom,
       // KL is the batch's, not each part's.
       const bayes::KLTerm<Dtype> term =
           draw == &draws_[0] ? kl[i] : bayes::KLTerm<Dtype>();
-      if (held()) {
+      if (held() || is_drawn_) {
         posterior.AddKL(term);
       } else if (samples_) {
         posterior.Sample(draw->keys[i], index_, weights, term);
@@ -485,13 +518,20 @@ void BayesLayer<Base, Dtype>::BackwardOnDevice(
   if (local_) return BackwardLocal(StockTops(top), propagate_down, bottom);
   const Learned learned = Learns();
   const auto run = [&](Draw* draw, const Blobs& part, const Blobs& part_top) {
+    const bool strips = learned.either[0] && HasStrips(*draw);
     {
+      vector<bool> by_stock = learned.either;
+      if (strips) by_stock[0] = false;
       const DrawnWeights drawn(this, *draw);
-      StockBackward(part_top, propagate_down, part, learned.either);
+      StockBackward(part_top, propagate_down, part, by_stock);
     }
     for (int i = 0; i < num_stock_blobs_; ++i) {
       // KL is the batch's, not each part's.
       const Dtype kl_scale = draw == &draws_[0] ? KLScale(i) : Dtype(0);
+      if (i == 0 && strips) {
+        BackwardInStrips(draw, *part_top[0], *part[0], kl_scale, learned);
+        continue;
+      }
       draw->posteriors[i].Backward(draw->weights[i].get(), kl_scale,
                                    learned.m[i], learned.delta[i]);
     }
@@ -501,6 +541,46 @@ void BayesLayer<Base, Dtype>::BackwardOnDevice(
     if (propagate_down[0]) bottom[0]->CopyFrom(input_, true);
   } else {
     ForEachPart(bottom, StockTops(top), run);
+  }
+}
+
+template <template <typename> class Base, typename Dtype>
+bool BayesLayer<Base, Dtype>::HasStrips(const Draw& draw) const {
+  if constexpr (std::is_same<Base<Dtype>, InnerProductLayer<Dtype> >::value) {
+    const Blob<Dtype>& weights = *this->blobs_[0];
+    return Caffe::mode() == Caffe::CPU && !this->transpose_ &&
+           draw.posteriors[0].has_one_tau() &&
+           engine::IsLarge(weights.count() * sizeof(Dtype)) &&
+           engine::IsChosen(this->layer_param_.inner_product_param().engine());
+  }
+  return false;
+}
+
+// With the gradient by the drawn weights in a blob, a weight takes 32 bytes to
+// and from memory in these two steps: the product reads and writes its
+// gradient, which then is read, used and cleared, epsilon and m are read, and
+// the gradient of m is read and written. Without, it takes 16.
+template <template <typename> class Base, typename Dtype>
+void BayesLayer<Base, Dtype>::BackwardInStrips(Draw* draw,
+                                               const Blob<Dtype>& top,
+                                               const Blob<Dtype>& bottom,
+                                               Dtype kl_scale,
+                                               const Learned& learned) const {
+  if constexpr (std::is_same<Base<Dtype>, InnerProductLayer<Dtype> >::value) {
+    const int inputs = this->K_, outputs = this->N_, items = this->M_;
+    const Dtype* x = bottom.cpu_data();
+    const Dtype* dy = top.cpu_diff();
+    // Whole rows, as many as stay in a core's cache.
+    const int kStripBytes = 1 << 19;
+    const int rows =
+        std::max<int>(1, kStripBytes / sizeof(Dtype) / std::max(1, inputs));
+    const auto gradient = [&](int first, int n, Dtype* w_diff) {
+      engine::Multiply<Dtype>(n / inputs, inputs, items,
+                              {dy + first / inputs, 1, outputs}, {x, inputs, 1},
+                              w_diff, inputs, false, engine::Start<Dtype>());
+    };
+    draw->posteriors[0].BackwardInStrips(rows * inputs, gradient, kl_scale,
+                                         learned.m[0], learned.delta[0]);
   }
 }
 

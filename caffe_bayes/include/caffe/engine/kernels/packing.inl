@@ -155,10 +155,11 @@ void Copy(int rows, int columns, const T* from, ptrdiff_t from_row, T* to,
   }
 }
 
-// A square of 4 x 4 numbers, by exchanging halves of pairs of rows, twice.
+// The columns of a square of 4 x 4 numbers, by exchanging halves of pairs of
+// rows, twice.
 template <typename T>
-inline void TransposeSquare(const T* from, ptrdiff_t from_row, T* to,
-                            ptrdiff_t to_row) {
+inline void LoadColumns(const T* from, ptrdiff_t from_row,
+                        typename VectorOf<T, 4>::type column[4]) {
   typedef typename VectorOf<T, 4>::type Vector;
   const Vector a = Load<4>(from), b = Load<4>(from + from_row),
                c = Load<4>(from + 2 * from_row),
@@ -167,10 +168,18 @@ inline void TransposeSquare(const T* from, ptrdiff_t from_row, T* to,
   const Vector ab_high = Shuffle<2, 6, 3, 7>(a, b);
   const Vector cd_low = Shuffle<0, 4, 1, 5>(c, d);
   const Vector cd_high = Shuffle<2, 6, 3, 7>(c, d);
-  Store<4>(to, Shuffle<0, 1, 4, 5>(ab_low, cd_low));
-  Store<4>(to + to_row, Shuffle<2, 3, 6, 7>(ab_low, cd_low));
-  Store<4>(to + 2 * to_row, Shuffle<0, 1, 4, 5>(ab_high, cd_high));
-  Store<4>(to + 3 * to_row, Shuffle<2, 3, 6, 7>(ab_high, cd_high));
+  column[0] = Shuffle<0, 1, 4, 5>(ab_low, cd_low);
+  column[1] = Shuffle<2, 3, 6, 7>(ab_low, cd_low);
+  column[2] = Shuffle<0, 1, 4, 5>(ab_high, cd_high);
+  column[3] = Shuffle<2, 3, 6, 7>(ab_high, cd_high);
+}
+
+template <typename T>
+inline void TransposeSquare(const T* from, ptrdiff_t from_row, T* to,
+                            ptrdiff_t to_row) {
+  typename VectorOf<T, 4>::type column[4];
+  LoadColumns(from, from_row, column);
+  for (int c = 0; c < 4; ++c) Store<4>(to + c * to_row, column[c]);
 }
 
 template <typename T>

@@ -1,4 +1,4 @@
-// The innermost loop of every matrix product.
+// The innermost loops of every matrix product.
 
 template <typename T, int rows, int vectors>
 void Multiply(int columns, int depth, const LeftOperand<T>& left,
@@ -77,3 +77,59 @@ struct MultiplyRows<T, 0> {
   static void Run(int, int, int, const LeftOperand<T>&, const T*, T*, ptrdiff_t,
                   const Start<T>&) {}
 };
+
+// 4 `fours` rows times a vector. Rows are short, and the weights of a draw come
+// from memory: what the next call reads is asked for ahead.
+template <typename T, int fours>
+void MultiplyVectorRows(int depth, const T* a, ptrdiff_t a_row, const T* x,
+                        const T* bias, T* y) {
+  typedef typename VectorOf<T, 4>::type Vector;
+  const int kStep = 64 / sizeof(T);
+  Vector sum[fours];
+#pragma GCC unroll 4
+  for (int f = 0; f < fours; ++f) {
+    sum[f] = bias ? Load<4>(bias + 4 * f) : Vector{};
+  }
+  int k = 0;
+  for (; k + 4 <= depth; k += 4) {
+    if (k % kStep == 0) {
+      for (int i = 4 * fours; i < 8 * fours; ++i) {
+        __builtin_prefetch(a + i * a_row + k);
+      }
+    }
+#pragma GCC unroll 4
+    for (int f = 0; f < fours; ++f) {
+      Vector column[4];
+      LoadColumns(a + 4 * f * a_row + k, a_row, column);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[f] += Broadcast<4>(x[k + j]) * column[j];
+    }
+  }
+  for (; k < depth; ++k) {
+    for (int f = 0; f < fours; ++f) {
+      const T* from = a + 4 * f * a_row + k;
+      const Vector column = {from[0], from[a_row], from[2 * a_row],
+                             from[3 * a_row]};
+      sum[f] += Broadcast<4>(x[k]) * column;
+    }
+  }
+  for (int f = 0; f < fours; ++f) Store<4>(y + 4 * f, sum[f]);
+}
+
+template <typename T>
+void MultiplyVector(int rows, int depth, const T* a, ptrdiff_t a_row,
+                    const T* x, const T* bias, T* y) {
+  const int kFours = 4;
+  int i = 0;
+  for (; i + 4 * kFours <= rows; i += 4 * kFours) {
+    MultiplyVectorRows<T, kFours>(depth, a + i * a_row, a_row, x,
+                                  bias ? bias + i : nullptr, y + i);
+  }
+  while (i < rows) {
+    // The last four may begin within those before.
+    if (i + 4 > rows) i = rows - 4;
+    MultiplyVectorRows<T, 1>(depth, a + i * a_row, a_row, x,
+                             bias ? bias + i : nullptr, y + i);
+    i += 4;
+  }
+}
