@@ -12,9 +12,9 @@ and the memory bandwidth are measured before each net and batch.
 PyTorch is tried eagerly in both memory layouts and with torch.compile; the best one is the peer. At
 a batch of 64, only the best of batch 16 is tried, if that was measured.
 
-A call that takes longer than --seconds (default 4) is timed once, without a warm-up, and has no
-standard deviation. All nets and batches take about an hour and a half on two cores. The JSON file
-is written after each net and batch; a second run at the same commit skips what it has, unless
+Each is timed for --seconds (default 4) after a warm-up. A call that takes longer is timed once, and
+has no standard deviation. All nets and batches take about an hour and a half on two cores. The JSON
+file is written after each net and batch; a second run at the same commit skips what it has, unless
 --again is given. --into writes the tables into PAGE (BENCHMARKS.md) between two marks. --quick
 checks that everything runs, but for torch.compile; its times mean nothing.
 """
@@ -75,17 +75,13 @@ PASSES = {FORWARD: 1, STEP: 3, ALL: DRAWS, ONE: 1}
 # ---- One subject, in a process of its own --------------------------------------------------------
 
 
-def timed(call) -> list[float]:
-    """Seconds of each call: as many as fit into BENCH_SECONDS after a warm-up, at least two. A call
-    that takes longer than that is timed once, without a warm-up."""
+def timed(call, warm_up=None) -> list[float]:
+    """Seconds of each call: as many as fit into BENCH_SECONDS, at least one. The call before them,
+    or `warm_up`, is not counted: it gets memory from the system, which is slow."""
     seconds = float(os.environ["BENCH_SECONDS"])
-    start = time.perf_counter()
-    call()
-    first = time.perf_counter() - start
-    if first > seconds:
-        return [first]
-    times = []
-    while len(times) < 2 or sum(times) < seconds:
+    (warm_up or call)()
+    times: list[float] = []
+    while sum(times) < seconds:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
@@ -237,7 +233,8 @@ def time_caffe(architecture: Net, who: str, job: str, batch: int, path: str) -> 
         net.blobs["data"].data[...] = x
         return timed(net.forward)
     net = bayesian(architecture, who, blobs, batch)
-    return timed(lambda: net.sample(DRAWS, x))
+    # Each thread draws.
+    return timed(lambda: net.sample(DRAWS, x), lambda: net.sample(provenance.cores(), x))
 
 
 def torch_subject(architecture: Net, who: str, blobs: list[np.ndarray]):
@@ -284,11 +281,9 @@ def time_torch(architecture: Net, who: str, job: str, batch: int, path: str) -> 
         if job != FORWARD:
             draw = draw_all if job == ALL else draw_last
             with torch.inference_mode():
-                return timed(lambda: draw(net, x, DRAWS))
+                return timed(lambda: draw(net, x, DRAWS), lambda: draw(net, x, 1))
         run = torch.compile(net) if who == COMPILED else net
         with torch.inference_mode():
-            if who == COMPILED:
-                run(x)
             return timed(lambda: run(x).softmax(1))
     run = torch.compile(net) if who == COMPILED else net
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-5, momentum=0.9)
@@ -298,8 +293,6 @@ def time_torch(architecture: Net, who: str, job: str, batch: int, path: str) -> 
         torch.nn.functional.cross_entropy(run(x), labels).backward()
         optimizer.step()
 
-    if who == COMPILED:
-        step()
     return timed(step)
 
 
@@ -386,7 +379,7 @@ def best_of(times: dict, subjects: tuple[str, ...]) -> str:
 
 
 def measure(
-    name: str, batch: int, results: dict, checked: dict, clock: Clock, compiles: bool
+    name: str, batch: int, results: dict, checked: dict, clock: Clock, compiles: bool, commit: str
 ) -> dict:
     """All subjects of a net and a batch.
 
@@ -421,7 +414,7 @@ def measure(
                 times[job][who] = found
                 clock.tell(name, batch, who, job, found)
     return {
-        "commit": provenance.commit(REPO),
+        "commit": commit,
         "machine": provenance.machine(),
         "torch": versions()["torch"],
         **limits,
@@ -543,13 +536,14 @@ def main() -> None:
         parser.error("--into with --quick: these times mean nothing")
     os.environ["BENCH_SECONDS"] = str(0.01 if options.quick else options.seconds)
     results = json.loads(options.json.read_text()) if options.json.exists() else {}
+    commit = provenance.commit(REPO)
     wanted = [(name, int(batch)) for batch in options.batches.split(",") for name in options.nets]
-    plan = wanted if options.again else missing(wanted, results, provenance.commit(REPO))
+    plan = wanted if options.again else missing(wanted, results, commit)
     clock, checked = Clock(plan, options.seconds), {}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     for name, batch in plan:
         results[f"{name} {batch}"] = measure(
-            name, batch, results, checked, clock, compiles=not options.quick
+            name, batch, results, checked, clock, not options.quick, commit
         )
         with scratch_file(options.json) as scratch:
             scratch.write_text(json.dumps(results, indent=2) + "\n")
