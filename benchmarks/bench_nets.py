@@ -61,13 +61,17 @@ JOBS = {
     **dict.fromkeys(TORCH, (FORWARD, STEP)),
     **dict.fromkeys(BY_HAND, (ALL, ONE)),
 }
-# PyTorch allocates blobs anew in each call. This lets glibc keep their memory, as new memory from
-# the system is slow.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+# PyTorch allocates blobs anew in each call, those of gradients in a thread of its own. This lets
+# glibc keep their memory, as new memory from the system is slow.
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
 # Images for the comparison before timing.
 CHECKED = 8
-# How far a vector may be from upstream's, relative to its length. Gradients jump where rounding moves
-# a number across 0 at a ReLU.
+# How far a vector may be from upstream's, relative to its length. Gradients jump where rounding
+# moves a number across 0 at a ReLU.
 TOLERANCES = {"scores": 1e-4, "probabilities": 1e-4, "gradients": 0.02}
 # Forward passes that a job is worth.
 PASSES = {FORWARD: 1, STEP: 3, ALL: DRAWS, ONE: 1}
