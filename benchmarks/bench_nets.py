@@ -68,6 +68,8 @@ KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
+# The share of the cores that other processes may have before the tables tell it.
+QUIET = 0.05
 # Images for the comparison before timing.
 CHECKED = 8
 # How far a vector may be from upstream's, relative to its length. Gradients jump where rounding
@@ -80,17 +82,28 @@ PASSES = {FORWARD: 1, STEP: 3, ALL: DRAWS, ONE: 1}
 # ---- One subject, in a process of its own --------------------------------------------------------
 
 
-def timed(call, warm_up=None) -> list[float]:
+def timed(call, warm_up=None) -> dict:
     """Seconds of each call: as many as fit into BENCH_SECONDS, at least one. The call before them,
-    or `warm_up`, is not counted: it gets memory from the system, which is slow."""
+    or `warm_up`, is not counted: it gets memory from the system, which is slow. And the share of
+    the cores that other processes had meanwhile."""
     seconds = float(os.environ["BENCH_SECONDS"])
     (warm_up or call)()
     times: list[float] = []
+    others = -others_seconds()
     while sum(times) < seconds:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return times
+    others += others_seconds()
+    return {"times": times, "others": max(0.0, others / sum(times) / provenance.cores())}
+
+
+def others_seconds() -> float:
+    """Seconds that all cores have worked for other processes than this one."""
+    numbers = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, numbers[:8])
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return busy - time.process_time()
 
 
 def images_of(net: Net, count: int) -> np.ndarray:
@@ -214,7 +227,7 @@ def load_means(net, blobs: list[np.ndarray]) -> None:
             blob.data[...] = next(rest)
 
 
-def time_caffe(architecture: Net, who: str, job: str, batch: int, path: str) -> list[float]:
+def time_caffe(architecture: Net, who: str, job: str, batch: int, path: str) -> dict:
     import caffe
 
     blobs, *_ = read_reference(path)
@@ -274,7 +287,7 @@ def check_torch(architecture: Net, who: str, path: str) -> dict[str, float]:
     }
 
 
-def time_torch(architecture: Net, who: str, job: str, batch: int, path: str) -> list[float]:
+def time_torch(architecture: Net, who: str, job: str, batch: int, path: str) -> dict:
     import torch
     from torch_nets import draw_all, draw_last
 
@@ -312,7 +325,7 @@ def bandwidth() -> float:
         for thread in threads:
             thread.join()
 
-    return sum(2 * a.nbytes for a, _ in arrays) / min(timed(copy_all))
+    return sum(2 * a.nbytes for a, _ in arrays) / min(timed(copy_all)["times"])
 
 
 def run_subject(name: str, who: str, job: str, batch: int, path: str):
@@ -396,6 +409,7 @@ def measure(
     if isinstance(limits, str):
         raise SystemExit(f"bench_nets: the machine's limits: {limits}")
     times: dict[str, dict] = {job: {} for job in PASSES}
+    others = 0.0
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/reference.npz"
         if failed := in_own_process(name, "", "reference", path=path):
@@ -416,6 +430,9 @@ def measure(
                 found = checked[key]
                 if not isinstance(found, str):
                     found = in_own_process(name, who, job, batch, path)
+                if not isinstance(found, str):
+                    others = max(others, found["others"])
+                    found = found["times"]
                 times[job][who] = found
                 clock.tell(name, batch, who, job, found)
     return {
@@ -424,6 +441,7 @@ def measure(
         "torch": versions()["torch"],
         **limits,
         "differences": {who: found for (net, who), found in checked.items() if net == name},
+        "others": others,
         "times": times,
     }
 
@@ -503,6 +521,8 @@ def report(results: dict) -> str:
         origins = {}
         for name, r in records.items():
             limits = f"{r['peak'] / 1e9:.0f} GFLOP/s and {r['bandwidth'] / 1e9:.1f} GB/s"
+            if r["others"] > QUIET:
+                limits += f" (other processes had up to {r['others']:.0%} of the cores)"
             origin = f"at commit `{r['commit']}` on {r['machine']}, torch {r['torch']}"
             origins.setdefault(origin, []).append(f"{name} {limits}")
         parts.append(f"### Batch {batch}")

@@ -128,7 +128,7 @@ def test_all_kinds_of_layers_are_the_same_net_in_pytorch(tmp_path):
     assert refused.startswith("its scores differ from upstream Caffe's by 0.")
 
 
-def made_up(forward=0.5):
+def made_up(forward=0.5, others=0.01):
     """A record of a net that takes as many seconds as its name says."""
     from bench_nets import ALL, BAYES, BY_HAND, FORWARD, LAST, ONE, STEP, STOCK, TORCH, UPSTREAM
 
@@ -138,6 +138,7 @@ def made_up(forward=0.5):
         "torch": "1.0",
         "peak": 100e9,
         "bandwidth": 10e9,
+        "others": others,
         "times": {
             FORWARD: {STOCK: [forward, forward], UPSTREAM: [3.0], TORCH[0]: [2.0], TORCH[1]: [1.0]},
             STEP: {STOCK: [1.0], BAYES: [1.05], TORCH[0]: [2.0, 4.0], TORCH[1]: "no memory"},
@@ -158,6 +159,9 @@ def test_the_tables_have_ratios_to_the_best_form_of_pytorch():
     assert "| alexnet | **0.80** |" in text
     assert "| vgg16 | 1000 | 1050 | 3000 ± 1000 | no memory |" in text
     assert "at commit `abc1234` on 2 cores of CPU X, torch 1.0: alexnet 100 GFLOP/s" in text
+    assert "other processes" not in text
+    text = report({"vgg16 16": made_up(others=0.3)})
+    assert "10.0 GB/s (other processes had up to 30% of the cores)" in text
 
 
 def test_what_was_measured_at_this_commit_is_not_measured_again():
