@@ -146,7 +146,7 @@ bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
 	@$(PYTHON) benchmarks/bench.py $(BENCH_FLAGS)
 
-bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (1.5 hours)
+bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (an estimated 1.5 hours)
 	@$(PYTHON) benchmarks/bench_nets.py $(BENCH_FLAGS)
 
 bench-peers: setup ## install the other tools for make bench

@@ -13,10 +13,10 @@ PyTorch is tried eagerly in both memory layouts and with torch.compile; the best
 a batch of 64, only the best of batch 16 is tried, if that was measured.
 
 Each is timed for --seconds (default 4) after a warm-up. A call that takes longer is timed once, and
-has no standard deviation. All nets and batches take about an hour and a half on two cores. The JSON
-file is written after each net and batch; a second run at the same commit skips what it has, unless
---again is given. --into writes the tables into PAGE (BENCHMARKS.md) between two marks. --quick
-checks that everything runs, but for torch.compile; its times mean nothing.
+has no standard deviation. All nets and batches take an estimated hour and a half on two cores. The
+JSON file is written after each net and batch; a second run at the same commit skips what it has,
+unless --again is given. --into writes the tables into PAGE (BENCHMARKS.md) between two marks.
+--quick checks that everything runs, but for torch.compile; its times mean nothing.
 """
 
 import argparse
