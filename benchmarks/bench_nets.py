@@ -28,14 +28,13 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from bayescaffe.common import provenance
 from bayescaffe.common.files import scratch_file
 from bench import caffe_net, markdown, sgemm_peak, versions
-from nets import Dropout, Net, prototxt
+from nets import Net, prototxt
 from reference_nets import REFERENCE_NETS, chosen_nets
 
 REPO = Path(__file__).resolve().parents[1]
@@ -114,11 +113,6 @@ def labels_of(count: int) -> np.ndarray:
     return np.arange(count) * 7 % 1000
 
 
-def without_dropout(net: Net) -> Net:
-    """Its gradient can be compared: dropout is random."""
-    return replace(net, layers=tuple(x for x in net.layers if not isinstance(x, Dropout)))
-
-
 def difference(what: str, found: np.ndarray, expected: np.ndarray) -> float:
     """The distance of two vectors, relative to their length; an error if it is too large."""
     distance = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
@@ -141,10 +135,9 @@ def caffe_scores(net, x: np.ndarray) -> np.ndarray:
 
 
 def caffe_gradient(architecture: Net, blobs: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """By the weights of the first convolution, in training, without dropout."""
-    net = caffe_net(
-        prototxt(without_dropout(architecture), len(x), bayes=False, train=True), train=True
-    )
+    """By the weights of the first convolution. As in TEST: dropout is random, and means over a few
+    images let the gradient of a deep net jump by percents where a ReLU rounds to the other side."""
+    net = caffe_net(prototxt(architecture, len(x), bayes=False, train=True))
     load(net, blobs)
     net.blobs["data"].data[...] = x
     net.blobs["label"].data[...] = labels_of(len(x))
@@ -277,7 +270,6 @@ def check_torch(architecture: Net, who: str, path: str) -> dict[str, float]:
     net.eval()
     with torch.inference_mode():
         own = net(place(x)).numpy()
-    net, place = torch_subject(without_dropout(architecture), who, blobs)
     loss = torch.nn.functional.cross_entropy(net(place(x)), torch.from_numpy(labels_of(len(x))))
     loss.backward()
     found = next(net.parameters()).grad.numpy()
