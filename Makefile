@@ -7,7 +7,7 @@ FAULT_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce kl-rule suite test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule suite test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-nets bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -145,6 +145,9 @@ test-tsan: setup ## run the C++ tests of threads with ThreadSanitizer
 bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 	@cmake --build build --target bench_noise bench_product
 	@$(PYTHON) benchmarks/bench.py $(BENCH_FLAGS)
+
+bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (an estimated 1.5 hours)
+	@$(PYTHON) benchmarks/bench_nets.py $(BENCH_FLAGS)
 
 bench-peers: setup ## install the other tools for make bench
 	@scripts/setup.sh --peers

@@ -79,14 +79,14 @@ def require_close(found: np.ndarray, expected: np.ndarray) -> None:
 # ---- Caffe -------------------------------------------------------------------------------------
 
 
-def caffe_net(text: str):
+def caffe_net(text: str, train: bool = False):
     import caffe
 
     with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as file:
         file.write(text)
         file.flush()
         caffe.set_random_seed(1)
-        return caffe.Net(file.name, caffe.TEST)
+        return caffe.Net(file.name, caffe.TRAIN if train else caffe.TEST)
 
 
 def reference(name: str, path: Path) -> None:

@@ -40,6 +40,9 @@ vector<Case> Convolutions() {
       Convolution("num_output: 5 kernel_h: 2 kernel_w: 3", {2, 3, 9, 11}),
       Convolution("num_output: 17 kernel_size: 5", {3, 20, 5, 5}),
       Convolution("num_output: 3 kernel_size: 1", {2, 20, 7, 7}),
+      Convolution("num_output: 40 kernel_size: 1", {1, 70, 14, 13}),
+      Convolution("num_output: 7 kernel_size: 1", {9, 3, 2, 1}),
+      Convolution("num_output: 40 kernel_size: 1 group: 2", {3, 70, 14, 13}),
       Convolution("num_output: 3 kernel_size: 5 bias_term: false",
                   {2, 3, 9, 9}),
       // Pads up to more than the kernel covers.

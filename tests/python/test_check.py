@@ -49,9 +49,16 @@ def test_a_good_net_has_no_findings(here, digits):
         "out": ({"out": (20, 4)}, 4 * 16 + 4),
         "loss": ({"loss": ()}, 0),
     }
-    # Of 1,724 parameters: value, gradient, history, noise, and the draw and its gradient.
-    assert found.memory.parameters == 24 * 1724
-    assert found.memory.blobs == 8 * 20 * (144 + 1 + 100 + 16 + 4) + 8
+    # One delta for the weights and one for the biases of each layer.
+    learned = 1724 + 3 * 2
+    assert found.memory.weights == found.memory.gradients == found.memory.history == 4 * learned
+    # Noise, drawn weights and their gradients.
+    assert found.memory.draws == 4 * 3 * 1724
+    assert found.memory.activations == 4 * (20 * (144 + 1 + 100 + 16 + 4) + 1)
+    # Images and labels have none.
+    assert found.memory.activation_gradients == 4 * (20 * (100 + 16 + 4) + 1)
+    assert found.stock_memory.weights == 4 * 1724 and found.stock_memory.draws == 0
+    assert found.stock_memory.activations == found.memory.activations
     net = make_net(here, small_net(digits, GOOD))
     kl = sum(posterior.kl for posterior in net.posteriors().values())
     assert found.kl == pytest.approx(kl, rel=0.01)  # of other random weights
@@ -189,7 +196,11 @@ def test_the_command(here, digits, capsys):
     assert main(["check", "net.prototxt"]) == 0
     out = capsys.readouterr().out
     assert "hidden  BayesInnerProduct  hidden 20x16" in out
-    assert "1,724 parameters; memory in training: 0.0 MB for them" in out
+    total, stock = re.search(
+        r"training: ([\d.]+) MB .*\n.* stock layers, ([\d.]+) MB", out
+    ).groups()
+    assert "\n1,724 parameters\nmemory in training: " in out
+    assert float(total) >= float(stock) > 0
     assert out.endswith("0 errors, 1 warnings\n")
     Path("bad.prototxt").write_text('layer { nam: "x" }')
     assert main(["check", "bad.prototxt", "--json"]) == 1

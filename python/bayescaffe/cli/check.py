@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,11 @@ Prints the shapes, parameters and memory of the net, and one line for each findi
 change: fields and layers that Caffe does not know, a dataset_size that differs from the data, a
 Bayesian layer that does not learn, a kl_weight that makes KL dwarf the loss, stock weights in place
 of a posterior, tau that has run away or is at its floor, layers that make the images of a batch
-depend on each other."""
+depend on each other.
+
+Memory is that of one train net and its solver with the CPU engine, for the batch in the prototxt.
+Test nets, batches that are read ahead, and a snapshot while it is written come on top of it. For a
+Bayesian net it is compared with that of the same net with stock layers."""
 
 EXAMPLES = """\
 examples:
@@ -82,9 +86,8 @@ def _print(args: argparse.Namespace, found: Check) -> None:
             print("  ".join([*cells, number.rjust(widths[-1])]).rstrip())
     if found.layers:
         total = sum(layer.parameters for layer in found.layers)
-        sizes = found.memory.parameters / 1e6, found.memory.blobs / 1e6
-        print(f"{total:,} parameters; memory in training: {sizes[0]:,.1f} MB for them, ", end="")
-        print(f"{sizes[1]:,.1f} MB for a batch")
+        print(f"{total:,} parameters")
+        _print_memory(found)
     if found.kl is not None:
         print(f"KL is {found.kl:,.0f} nats and adds {found.kl_term:.3g} to the loss")
     if found.is_itemwise:
@@ -93,3 +96,17 @@ def _print(args: argparse.Namespace, found: Check) -> None:
         print(finding)
     counts = Counter(finding.severity for finding in found.findings)
     print(", ".join(f"{counts[kind]} {kind}s" for kind in ("error", "warning")))
+
+
+def _print_memory(found: Check) -> None:
+    """One line in all, and with a Bayesian net what its stock twin takes."""
+    parts = {
+        field.name.replace("_", " "): getattr(found.memory, field.name)
+        for field in fields(found.memory)
+    }
+    text = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items() if size)
+    print(f"memory in training: {found.memory.total / 1e6:,.1f} MB ({text})")
+    if found.stock_memory is not None:
+        stock = found.stock_memory.total
+        ratio = found.memory.total / stock
+        print(f"{ratio:.2f} times that of the net with stock layers, {stock / 1e6:,.1f} MB")

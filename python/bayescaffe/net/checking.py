@@ -17,6 +17,7 @@ from bayescaffe.data.interface import Shape
 from bayescaffe.net.building import caffe_errors, make_net
 from bayescaffe.net.inference_net import TRAIN, inference_net, layers_of_phase
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs, without_posterior
+from bayescaffe.net.memory import Memory, memory
 from bayescaffe.net.messages import read_text, read_weights
 from bayescaffe.net.net_files import (
     NetFiles,
@@ -29,11 +30,9 @@ from bayescaffe.net.objective import Objective, objective_of
 from bayescaffe.net.prototext import unknown_fields
 from bayescaffe.net.shapes import (
     LayerShape,
-    Memory,
     UnknownShape,
     image_shape,
     layer_shapes,
-    memory,
     with_inputs,
 )
 
@@ -61,6 +60,9 @@ class Check:
     layers: list[LayerShape] = field(default_factory=list)
     """Of phase TRAIN, or of the net for deployment; none if the net could not be built."""
     memory: Memory | None = None
+    """What training takes."""
+    stock_memory: Memory | None = None
+    """What it would take with stock layers; None if all are stock."""
     kl: float | None = None
     """KL(q || p) of all Bayesian layers, in nats."""
     kl_term: float | None = None
@@ -127,7 +129,7 @@ def _check_all(found: Check, path: Path, weights: Path | None, shape: Shape | No
     _check_layers(found, files)
     if weights is not None:
         _check_stored(found, files.nets[0], weights)
-    _check_built(found, files.nets[0], weights, shape)
+    _check_built(found, files, weights, shape)
 
 
 # ---- Text ---------------------------------------------------------------------------------------
@@ -219,8 +221,9 @@ def _check_stored(found: Check, one: Prototxt, weights: Path) -> None:
 # ---- The net itself -----------------------------------------------------------------------------
 
 
-def _check_built(found: Check, one: Prototxt, weights: Path | None, shape: Shape | None) -> None:
+def _check_built(found: Check, files: NetFiles, weights: Path | None, shape: Shape | None) -> None:
     """Build the net, and report what it says of itself."""
+    one = files.nets[0]
     try:
         net, layers = _build(one, weights, shape)
     except UnknownShape as error:
@@ -229,7 +232,11 @@ def _check_built(found: Check, one: Prototxt, weights: Path | None, shape: Shape
     except BayesCaffeError as error:
         found.add("error", one.path, str(error).removeprefix(f"{one.path}: "))
         return
-    found.layers, found.memory = layer_shapes(net, layers), memory(net, layers)
+    found.layers = layer_shapes(net, layers)
+    solver = files.solver.message.type if files.solver is not None else "SGD"
+    found.memory, stock = memory(net, layers, solver)
+    if any(is_bayesian(layer) for layer in layers):
+        found.stock_memory = stock
     posteriors = _check_objective(found, one, net, layers)
     if posteriors:
         if weights is not None and found.is_good:

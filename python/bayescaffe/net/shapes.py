@@ -1,4 +1,4 @@
-"""The shapes of a net's blobs, and the memory that it takes, without its data."""
+"""The shapes of a net's blobs, without its data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,6 @@ from bayescaffe.net.building import caffe_errors, make_net
 from bayescaffe.net.inference_net import TRAIN, batch_size, declared_shape, layers_of_phase
 from bayescaffe.net.layer_kinds import is_bayesian, stock_blobs
 from bayescaffe.net.own_data import lmdb_images
-
-_FLOAT = 4  # bytes
 
 
 class UnknownShape(BayesCaffeError):
@@ -27,16 +25,6 @@ class LayerShape:
     """The shape of each blob that it gives."""
     parameters: int
     """Its weights and biases, without those that an earlier layer shares."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a net takes, in bytes, on the CPU or on a GPU."""
-
-    parameters: int
-    """Parameters, their gradients and the solver's history of them."""
-    blobs: int
-    """What the layers give, for one batch, and the gradients of it."""
 
 
 def with_inputs(net, phase: int, shape: Shape | None):
@@ -93,18 +81,6 @@ def count_parameters(net, names: Sequence[str], shape: Shape | None) -> int:
         built = make_net(with_inputs(net, TRAIN, shape), None, phase=TRAIN)
     layers = layers_of_phase(net, TRAIN)
     return sum(layer.parameters for layer in layer_shapes(built, layers) if layer.name in names)
-
-
-def memory(net, layers: Sequence) -> Memory:
-    """The memory that a training takes, with a solver that keeps one history (SGD)."""
-    bayesian = {layer.name for layer in layers if is_bayesian(layer)}
-    # A Bayesian layer has noise, and the weights that are drawn, with their gradient.
-    parameters = sum(
-        sum(counts) * (6 if name in bayesian else 3)
-        for name, counts in _parameters(net, layers).items()
-    )
-    blobs = sum(2 * blob.count for blob in net.blobs.values())
-    return Memory(_FLOAT * parameters, _FLOAT * blobs)
 
 
 def _parameters(net, layers: Sequence) -> dict[str, list[int]]:
