@@ -13,6 +13,8 @@ _TWO_HISTORIES = ("Adam", "AdaDelta")
 # Layers that keep as much as they take, always or in place.
 _KEEP = ("Dropout", "LRN", "BatchNorm", "SoftmaxWithLoss", "Swish")
 _KEEP_IN_PLACE = ("Scale", "BayesScale", "PReLU")
+# Weights of so many bytes have no blob for the gradient of a draw.
+_LARGE = 1 << 22
 # Layers whose tops are their bottom under another name.
 _VIEWS = ("Reshape", "Flatten")
 
@@ -88,11 +90,25 @@ def _parameters(net, layers: Sequence, bayesian: dict) -> tuple[int, int, int, i
         deltas += sum(blob.count for blob, new in pairs if new)
         count = sum(blob.count for blob in blobs[:size])
         # Noise, drawn weights and their gradients, for each part of a batch.
-        draws += 3 * count * layer.bayes_param.draws_per_batch
+        kept = 3 * count - (blobs[0].count if _has_strips(layer, blobs[0].count) else 0)
+        draws += kept * layer.bayes_param.draws_per_batch
         if layer.bayes_param.local_reparametrization:
             bottom, top = (net.blobs[name[0]].count for name in (layer.bottom, layer.top))
             local += 2 * bottom + 3 * top
     return parameters, deltas, draws, local
+
+
+def _has_strips(layer, weights: int) -> bool:
+    """Whether the gradient of the drawn weights is used while it is in the cache, and not kept: as
+    HasStrips of bayes_layer.cpp decides."""
+    bayes = layer.bayes_param
+    return (
+        layer.type == "BayesInnerProduct"
+        and _FLOAT * weights >= _LARGE
+        and bayes.posterior == bayes.SHARED
+        and not bayes.local_reparametrization
+        and not layer.inner_product_param.transpose
+    )
 
 
 def _activations(net) -> tuple[int, int]:
