@@ -39,7 +39,7 @@ kl-rule: build ## measure which KL scale nets need, and write the tables of docs
 	@for set in mnist fashion-mnist cifar10; do .venv/bin/bayescaffe data $$set; done
 	@$(PYTHON) models/kl_rule/measure.py
 
-suite: build ## compare the Bayesian nets with other methods, tuned alike, and write their part of RESULTS.md (22 hours on two cores)
+suite: build ## compare the Bayesian nets with other methods, tuned alike, and write their part of RESULTS.md (16 hours on two cores)
 	@for set in mnist fashion-mnist cifar10; do .venv/bin/bayescaffe data $$set; done
 	@$(PYTHON) models/suite/suite.py
 
