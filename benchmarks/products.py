@@ -47,14 +47,15 @@ def measure() -> dict[str, list[dict]]:
 def tables(results: dict[str, list[dict]]) -> Iterator[tuple[str, str]]:
     """A title and a Markdown table for each kind of work, instruction set and number of threads."""
     for setting, rows in results.items():
+        # Of any library, at any product: these are timed with one thread.
+        peak_of_one = max(
+            r["flops"] / min(map(min, r["seconds"].values())) / r["threads"]
+            for r in rows
+            if "OpenBLAS" in r["seconds"]
+        )
         for threads in dict.fromkeys(r["threads"] for r in rows):
             now = [r for r in rows if r["threads"] == threads]
-            # Of any library, at any product.
-            peak = max(
-                r["flops"] / min(map(min, r["seconds"].values()))
-                for r in now
-                if "OpenBLAS" in r["seconds"]
-            )
+            peak = threads * peak_of_one
             for kind in dict.fromkeys(r["kind"] for r in now):
                 title = f"{kind}, {threads} thread{'s' * (threads > 1)}"
                 title += f", peak {peak / 1e9:.0f} GFLOP/s" + f", {setting}" * bool(setting)
