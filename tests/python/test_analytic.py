@@ -295,6 +295,13 @@ def test_predict_and_a_mixture(small, tmp_path):
     assert draws.probabilities.mean(axis=0) == pytest.approx(expected, abs=0.01)
 
 
+def test_a_model_measures_its_factor_once(small, monkeypatch):
+    images, model = np.zeros((1, 1, 12, 12), np.float32), Model(*small)
+    first = predict(model, images, "analytic")
+    monkeypatch.setattr(Analytic, "_measured_factor", None)
+    assert predict(model, images, "analytic") == first
+
+
 def test_no_draw_is_saved_of_one_pass(small):
     images = np.zeros((1, 1, 12, 12), np.float32)
     with pytest.raises(BayesCaffeError, match="adaptive: .*takes one pass, so none is saved"):

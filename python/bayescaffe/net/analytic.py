@@ -30,8 +30,15 @@ def as_analytic(model: Model | Mixture, adaptive: object = None) -> "tuple[Model
         given = argument("passes", ANALYTIC)
         raise BayesCaffeError(f"{argument('adaptive')}: {given} takes one pass, so none is saved")
     if isinstance(model, Mixture):
-        return Mixture([Analytic(one) for one in model.models]), POINTS * len(model.models)
-    return Analytic(model), POINTS
+        return Mixture([_kept(one) for one in model.models]), POINTS * len(model.models)
+    return _kept(model), POINTS
+
+
+def _kept(model: Model) -> "Analytic":
+    """That of a model, made once: its factor takes 512 passes."""
+    if not hasattr(model, "_analytic"):
+        model._analytic = Analytic(model)
+    return model._analytic
 
 
 class Analytic(Model):
