@@ -13,8 +13,8 @@ import pytest
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.exporting.onnx_file import write_onnx
 from bayescaffe.exporting.onnx_layers import LAYERS
-from bayescaffe.net.stock import stock_layers
 from bayescaffe.net.messages import parse_message
+from bayescaffe.net.stock import stock_layers
 from conftest import REPO, input_net, make_net, small_net
 from export_nets import (
     NETS,

@@ -17,8 +17,8 @@ from conftest import (
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 import bayescaffe  # noqa: E402
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
-from bayescaffe.net.stock import stock_layers  # noqa: E402
 from bayescaffe.net.messages import read_weights  # noqa: E402
+from bayescaffe.net.stock import stock_layers  # noqa: E402
 from bayescaffe.training.log import LogParser  # noqa: E402
 from export_nets import images_of, onnx_session, randomize, run_pycaffe, saved  # noqa: E402
 from scipy import stats  # noqa: E402
