@@ -46,6 +46,13 @@ TORCH_ONE = {  # whether draws are kept, and whether they are one batch (vmap) o
     for form in ("loop", "vmap")
 }
 ONE_IMAGE_DRAWS = 100
+# PyTorch allocates blobs anew in each call, those of gradients in a thread of its own. This lets
+# glibc keep their memory, as new memory from the system is slow.
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
 # How long one subject is timed; set for all processes of a run.
 SECONDS = float(os.environ.setdefault("BENCH_SECONDS", "4"))
 TOLERANCE = 1e-4
@@ -347,6 +354,8 @@ def in_own_process(what: str, name: str = "", who: str = "", path: str = "", thr
     env = dict(os.environ)
     if who == UPSTREAM or what == "reference":
         env["BAYESCAFFE_ENGINE"] = "caffe"
+    if who in (*PEERS, VMAP, *TORCH_ONE):
+        env |= KEEP_MEMORY
     if threads:
         env["OMP_NUM_THREADS"] = str(threads)
     done = subprocess.run(

@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from bayescaffe.common import provenance
 from bayescaffe.common.files import scratch_file
-from bench import caffe_net, markdown, sgemm_peak, versions
+from bench import KEEP_MEMORY, caffe_net, markdown, sgemm_peak, versions
 from nets import Net, prototxt
 from reference_nets import REFERENCE_NETS, chosen_nets
 
@@ -59,13 +59,6 @@ JOBS = {
     UPSTREAM: (FORWARD, STEP),
     **dict.fromkeys(TORCH, (FORWARD, STEP)),
     **dict.fromkeys(BY_HAND, (ALL, ONE)),
-}
-# PyTorch allocates blobs anew in each call, those of gradients in a thread of its own. This lets
-# glibc keep their memory, as new memory from the system is slow.
-KEEP_MEMORY = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
 # The share of the cores that other processes may have before the tables tell it.
 QUIET = 0.05
