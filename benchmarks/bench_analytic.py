@@ -154,7 +154,7 @@ def main(argv: list[str] | None = None) -> None:
             many = FEW if args.quick else MANY
             rows.append(row | measure(bayescaffe.Model(path), images, labels, many))
             print(rows[-1], file=sys.stderr, flush=True)
-    where = f"commit `{provenance.commit(REPO)}` on {provenance.machine()}"
+    where = f"commit `{provenance.commit(REPO)}` on {provenance.machine()}, {len(images):,} images"
     text = "\n\n".join(
         [f"Measured by `benchmarks/bench_analytic.py` at {where}.", agreement(rows), figures(rows)]
     )
