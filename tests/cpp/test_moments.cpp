@@ -41,6 +41,8 @@ class MomentsLayerTest : public CPUDeviceTest<Dtype> {
   void Run(const LayerParameter& param, const vector<int>& shape,
            const vector<Dtype>& means, const vector<Dtype>& variances) {
     mean_.Reshape(shape), variance_.Reshape(shape);
+    ASSERT_EQ(mean_.count(), means.size());
+    ASSERT_EQ(mean_.count(), variances.size());
     std::copy(means.begin(), means.end(), mean_.mutable_cpu_data());
     std::copy(variances.begin(), variances.end(), variance_.mutable_cpu_data());
     const vector<Blob<Dtype>*> bottom{&mean_, &variance_};
@@ -107,7 +109,8 @@ TYPED_TEST(MomentsLayerTest, PoolingTakesTheVarianceOfTheLargestMean) {
   const int images = 3, channels = 5, side = 7, given = 4;
   const int count = images * channels * side * side;
   const vector<TypeParam> m = this->Numbers(count, -1, 1);
-  const vector<TypeParam> v = this->Numbers(count + 7, 0.1, 2);
+  vector<TypeParam> v = this->Numbers(count, 0.1, 2);
+  std::reverse(v.begin(), v.end());
   this->Run(param, {images, channels, side, side}, m, v);
   ASSERT_EQ((vector<int>{images, channels, given, given}),
             this->top_mean_.shape());
