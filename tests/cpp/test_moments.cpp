@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "caffe/blob.hpp"
@@ -132,6 +133,21 @@ TYPED_TEST(MomentsLayerTest, PoolingTakesTheVarianceOfTheLargestMean) {
       }
     }
   }
+}
+
+TYPED_TEST(MomentsLayerTest, PoolingOfNoNumbersGivesNone) {
+  LayerParameter param;
+  param.set_type("PoolingMoments");
+  param.mutable_pooling_param()->set_kernel_size(2);
+  const TypeParam none = std::numeric_limits<TypeParam>::quiet_NaN();
+  this->Run(param, {1, 1, 2, 2}, vector<TypeParam>(4, none), {1, 2, 3, 4});
+  const TypeParam found = this->top_variance_.cpu_data()[0];
+  EXPECT_TRUE(std::isnan(found) || (found >= 1 && found <= 4)) << found;
+  param.mutable_pooling_param()->set_pool(PoolingParameter_PoolMethod_AVE);
+  const auto layer = LayerRegistry<TypeParam>::CreateLayer(param);
+  EXPECT_ERROR(layer->SetUp({&this->mean_, &this->variance_},
+                            {&this->top_mean_, &this->top_variance_}),
+               "pooling_param.pool must be MAX");
 }
 
 TYPED_TEST(MomentsLayerTest, LrnMultipliesByTheFactorOfTheMeans) {

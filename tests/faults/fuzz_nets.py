@@ -64,6 +64,7 @@ LAYERS = {
     "InnerProduct": ("image", "inner_product_param { num_output: 3 }"),
     "Input": ("", "input_param { shape { dim: 2 dim: 3 } }"),
     "LRN": ("image", "lrn_param { local_size: 3 }"),
+    "LRNMoments": ("image image2", "lrn_param { local_size: 3 }"),
     "LSTM": ("steps marks", 'recurrent_param { num_output: 3 weight_filler { type: "uniform" } }'),
     "Log": ("image", "log_param { base: 2 }"),
     "MVN": ("image", "mvn_param { eps: 1e-9 }"),
@@ -72,9 +73,11 @@ LAYERS = {
     "PReLU": ("image", "prelu_param { channel_shared: false }"),
     "Parameter": ("", "parameter_param { shape { dim: 2 dim: 3 } }"),
     "Pooling": ("image", "pooling_param { kernel_size: 3 stride: 2 }"),
+    "PoolingMoments": ("image image2", "pooling_param { kernel_size: 3 stride: 2 }"),
     "Power": ("image", "power_param { power: 2 }"),
     "RNN": ("steps marks", 'recurrent_param { num_output: 3 weight_filler { type: "uniform" } }'),
     "ReLU": ("image", "relu_param { negative_slope: 0.1 }"),
+    "ReLUMoments": ("image image2", "relu_param { negative_slope: 0.1 }"),
     "Reduction": ("image", "reduction_param { axis: 1 }"),
     "Reshape": ("image", "reshape_param { shape { dim: 0 dim: -1 } }"),
     "SPP": ("image", "spp_param { pyramid_height: 2 }"),
@@ -104,6 +107,7 @@ SHAPES = {
     "marks": [3, 2],
 }
 TOPS = {"Data": 2, "ImageData": 2, "MemoryData": 2, "Slice": 2, "Silence": 0, "Split": 2}
+TOPS |= dict.fromkeys(("LRNMoments", "PoolingMoments", "ReLUMoments"), 2)
 
 # What is written outside of an allocation ends the process when it is freed.
 STRICT_MALLOC = {

@@ -1,5 +1,6 @@
 #include "caffe/layers/moments_layer.hpp"
 
+#include <limits>
 #include <vector>
 
 #include "caffe/engine/kernels.hpp"
@@ -11,11 +12,10 @@ namespace caffe {
 template <typename Dtype>
 void MomentsLayer<Dtype>::LayerSetUp(const vector<Blob<Dtype>*>& bottom,
                                      const vector<Blob<Dtype>*>& top) {
-  CHECK(bottom[0]->shape() == bottom[1]->shape())
-      << "has means of shape " << bottom[0]->shape_string()
-      << " and variances of shape " << bottom[1]->shape_string()
-      << "; they must be equal";
   if (of_mean().empty()) return;
+  CHECK(of_mean() != "Pooling" || this->layer_param_.pooling_param().pool() ==
+                                      PoolingParameter_PoolMethod_MAX)
+      << "pooling_param.pool must be MAX: other pooling needs no such layer";
   LayerParameter param = this->layer_param_;
   param.set_type(of_mean());
   mean_layer_ = LayerRegistry<Dtype>::CreateLayer(param);
@@ -25,6 +25,10 @@ void MomentsLayer<Dtype>::LayerSetUp(const vector<Blob<Dtype>*>& bottom,
 template <typename Dtype>
 void MomentsLayer<Dtype>::Reshape(const vector<Blob<Dtype>*>& bottom,
                                   const vector<Blob<Dtype>*>& top) {
+  CHECK(bottom[0]->shape() == bottom[1]->shape())
+      << "has means of shape " << bottom[0]->shape_string()
+      << " and variances of shape " << bottom[1]->shape_string()
+      << "; they must be equal";
   if (mean_layer_) {
     mean_layer_->Reshape({bottom[0]}, tops_of_mean(top));
   } else {
@@ -72,7 +76,11 @@ void PoolingMomentsLayer<Dtype>::Forward_cpu(const vector<Blob<Dtype>*>& bottom,
     for (int plane = first; plane < first + count; ++plane) {
       const Dtype* from = v + static_cast<ptrdiff_t>(plane) * taken;
       for (int i = plane * given; i < (plane + 1) * given; ++i) {
-        variance[i] = from[static_cast<int>(mask[i])];
+        // Among means that are no numbers, none is the largest.
+        const int place = static_cast<int>(mask[i]);
+        const bool is_there = place >= 0 && place < taken;
+        variance[i] =
+            is_there ? from[place] : std::numeric_limits<Dtype>::quiet_NaN();
       }
     }
   });
