@@ -21,6 +21,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -177,41 +178,56 @@ def differences(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Run from the command line."""
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the options that choose nets and images."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sets", nargs="*", default=["mnist", "fashion-mnist", "cifar10"])
     parser.add_argument("--seeds", type=seeds, default=[1, 2, 3])
     parser.add_argument("--data", type=Path, default=REPO / "data", metavar="DIR")
     parser.add_argument("--out", type=Path, default=REPO / "build/adaptive", metavar="DIR")
-    parser.add_argument("--error", type=float, default=0.001, metavar="E")
     parser.add_argument("--iterations", type=int, metavar="N", help="of each training")
     parser.add_argument("--images", type=int, metavar="N", help="the first N test images only")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="PAGE")
     parser.add_argument("--quick", action="store_true")
+    return parser
+
+
+def trained(args: argparse.Namespace) -> Iterator[tuple[dict, Path]]:
+    """The caffemodels of the chosen sets and seeds, each with what begins its row of a table."""
+    known = tasks(args.data.resolve())
+    for name in args.sets:
+        task = small(known[name]) if args.quick else known[name]
+        task = replace(task, iterations=args.iterations or task.iterations)
+        for seed, path in train(task, args.seeds, args.out.resolve() / name).items():
+            yield {"set": name, "seed": seed, "iterations": task.iterations}, path
+
+
+def first_images(args: argparse.Namespace, row: dict, quick: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first test images of a row's set, all of them unless told, and their labels."""
+    source = open_images(args.data / row["set"] / "test_lmdb")
+    return source.in_order()(quick if args.quick else args.images or len(source))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--error", type=float, default=0.001, metavar="E")
     parser.add_argument(
         "--together", type=Path, nargs="+", default=[], metavar="FILE", help="of --json, to add"
     )
     parser.add_argument("--train-only", action="store_true", help="stop before the measurement")
     args = parser.parse_args(argv)
-    known = tasks(args.data.resolve())
     rows = []
-    for name in args.sets:
-        task = small(known[name]) if args.quick else known[name]
-        task = replace(task, iterations=args.iterations or task.iterations)
-        models = train(task, args.seeds, args.out.resolve() / name)
+    for row, path in trained(args):
         if args.train_only:
             continue
-        source = open_images(args.data / name / "test_lmdb")
-        images, labels = source.in_order()(200 if args.quick else args.images or len(source))
-        for seed, path in models.items():
-            model = bayescaffe.Model(path)
-            row = {"set": name, "seed": seed, "iterations": task.iterations, "error": args.error}
-            rows.append(row | measure(model, images, labels, seed, args.error))
-            print(rows[-1], file=sys.stderr, flush=True)
+        images, labels = first_images(args, row, quick=200)
+        found = measure(bayescaffe.Model(path), images, labels, row["seed"], args.error)
+        rows.append(row | {"error": args.error} | found)
+        print(rows[-1], file=sys.stderr, flush=True)
     origin = {"commit": provenance.commit(REPO), "machine": provenance.machine()}
     found = [{**row, **origin} for row in rows]
     for path in args.together:

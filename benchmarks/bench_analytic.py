@@ -9,21 +9,16 @@ it. Prints two Markdown tables; --into writes them into a page between two marks
 an hour on two cores if the nets are trained. --quick checks that everything runs.
 """
 
-import argparse
 import json
 import sys
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import bayescaffe
 import numpy as np
-from bayescaffe.cli.arguments import seeds
 from bayescaffe.common import provenance
-from bayescaffe.data.images import open_images
 from bayescaffe.net.analytic import ANALYTIC
 from bayescaffe.stats.metrics import aurc, risk_coverage
-from bench_adaptive import REPO, small, tasks, train
+from bench_adaptive import REPO, first_images, make_parser, trained
 from marked_part import MarkedPart
 
 MARKS = MarkedPart("<!-- measured by bench_analytic.py -->", "<!-- end of bench_analytic.py -->")
@@ -129,31 +124,15 @@ def figures(rows: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sets", nargs="*", default=["mnist", "fashion-mnist", "cifar10"])
-    parser.add_argument("--seeds", type=seeds, default=[1, 2, 3])
-    parser.add_argument("--data", type=Path, default=REPO / "data", metavar="DIR")
-    parser.add_argument("--out", type=Path, default=REPO / "build/adaptive", metavar="DIR")
-    parser.add_argument("--iterations", type=int, metavar="N", help="of each training")
-    parser.add_argument("--images", type=int, default=1000, metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--into", type=Path, metavar="PAGE")
-    parser.add_argument("--quick", action="store_true")
+    parser = make_parser(__doc__)
+    parser.set_defaults(images=1000)
     args = parser.parse_args(argv)
-    known, rows = tasks(args.data.resolve()), []
-    for name in args.sets:
-        task = small(known[name]) if args.quick else known[name]
-        task = replace(task, iterations=args.iterations or task.iterations)
-        models = train(task, args.seeds, args.out.resolve() / name)
-        source = open_images(args.data / name / "test_lmdb")
-        images, labels = source.in_order()(20 if args.quick else args.images)
-        for seed, path in models.items():
-            row = {"set": name, "seed": seed, "iterations": task.iterations}
-            many = FEW if args.quick else MANY
-            rows.append(row | measure(bayescaffe.Model(path), images, labels, many))
-            print(rows[-1], file=sys.stderr, flush=True)
+    rows = []
+    for row, path in trained(args):
+        images, labels = first_images(args, row, quick=20)
+        many = FEW if args.quick else MANY
+        rows.append(row | measure(bayescaffe.Model(path), images, labels, many))
+        print(rows[-1], file=sys.stderr, flush=True)
     where = f"commit `{provenance.commit(REPO)}` on {provenance.machine()}, {len(images):,} images"
     text = "\n\n".join(
         [f"Measured by `benchmarks/bench_analytic.py` at {where}.", agreement(rows), figures(rows)]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bayescaffe.common.checks import check_passes
 from bayescaffe.common.errors import BayesCaffeError, argument
 from bayescaffe.net.building import caffe_errors, on_gpu
 from bayescaffe.net.mixture import Mixture
@@ -68,10 +67,7 @@ class Analytic(Model):
         progress: Callable[[float], object] | None = None,
     ) -> np.ndarray:
         """`Model.sample_parts`."""
-        indices = np.arange(draws) if isinstance(draws, int) else np.asarray(draws)
-        check_passes(len(indices))
-        if out is None:
-            out = np.empty((len(indices), images, self.classes), np.float32)
+        indices, out = self._begin(draws, images, out)
         points = self._first_points(int(indices.max()) + 1)[indices]
         for first in range(0, images, self.batch):
             count = min(self.batch, images - first)

@@ -121,10 +121,7 @@ class Mixture(Sampler):
         progress: Callable[[float], object] | None = None,
     ) -> np.ndarray:
         """`Model.sample_parts`: each image is read once, for all models."""
-        indices = np.arange(draws) if isinstance(draws, int) else np.asarray(draws)
-        check_passes(len(indices))
-        if out is None:
-            out = np.empty((len(indices), images, self.classes), np.float32)
+        indices, out = self._begin(draws, images, out)
         places = [np.flatnonzero(indices % len(self.models) == n) for n in range(len(self.models))]
         step = self._part_size(max(map(len, places)))
         work, done = images * len(indices), 0

@@ -81,6 +81,16 @@ class Sampler:
 
         return self.sample_parts(read, len(images), draws, out, progress)
 
+    def _begin(
+        self, draws: int | Sequence[int], images: int, out: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of the draws, and where to write their probabilities."""
+        count = draws if isinstance(draws, int) else len(draws)
+        check_passes(count)
+        if out is None:
+            out = np.empty((count, images, self.classes), np.float32)
+        return np.arange(count) if isinstance(draws, int) else np.asarray(draws), out
+
 
 class Model(Sampler):
     """A net with trained weights: images go in, class probabilities come out.
@@ -244,10 +254,7 @@ class Model(Sampler):
                 asked in order, for each image once; Caffe decides how many fit into memory.
             images: how many there are.
         """
-        count = draws if isinstance(draws, int) else len(draws)
-        check_passes(count)
-        if out is None:
-            out = np.empty((count, images, self.classes), np.float32)
+        _, out = self._begin(draws, images, out)
         shape = self.caffe_net.blobs[self.output].data.shape[1:]
         with _not_finite(), caffe_errors(self.path), on_gpu(self._gpu):
             self.caffe_net.sample(
