@@ -47,7 +47,7 @@ def trained_net(solver_path: str | os.PathLike) -> tuple[Path, Path]:
 
 def tested_net(solver) -> Path:
     """The net of a `SolverParameter` as it is tested, or as it is trained if it is not tested."""
-    return Path((*solver.test_net, solver.net, solver.train_net)[0])
+    return Path(next(filter(None, (*solver.test_net, solver.net, solver.train_net)), ""))
 
 
 def list_states(prefix: Path) -> list[Path]:
