@@ -22,6 +22,7 @@ Each command is also a function:
     bayescaffe train      train("solver.prototxt"), train_seeds("solver.prototxt", range(1, 6))
     bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100),
                           sample(Mixture([model, other]), images)
+    bayescaffe calibrate  calibrate(model, held_out, out="calibrated.caffemodel")
     bayescaffe analyze    analyze(draws), stopping_rule(draws, error=0.001)
     bayescaffe predict    predict(model, ["digit.png"])
     bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from bayescaffe.common.limits import limits
     from bayescaffe.data.images import Images, open_images
     from bayescaffe.exporting.export import export
+    from bayescaffe.infer.calibration import Calibration, calibrate
     from bayescaffe.infer.prediction import Prediction, Rule, predict
     from bayescaffe.infer.sampling import sample
     from bayescaffe.net.checking import Check, Finding, check
@@ -66,6 +68,7 @@ _MEMBERS = {
     "common.limits": ["limits"],
     "data.images": ["Images", "open_images"],
     "exporting.export": ["export"],
+    "infer.calibration": ["Calibration", "calibrate"],
     "infer.prediction": ["Prediction", "Rule", "predict"],
     "infer.sampling": ["sample"],
     "net.checking": ["Check", "Finding", "check"],
@@ -89,6 +92,7 @@ _MODULES = {"data": "data", "plots": "reporting.plots", "stats": "stats"}
 __all__ = [
     "Analysis",
     "BayesCaffeError",
+    "Calibration",
     "Check",
     "Conversion",
     "Draws",
@@ -102,6 +106,7 @@ __all__ = [
     "StoppingRule",
     "__version__",
     "analyze",
+    "calibrate",
     "check",
     "convert",
     "data",

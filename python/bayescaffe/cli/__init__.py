@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from bayescaffe import __version__
 from bayescaffe.cli import (
     analyze,
+    calibrate,
     check,
     convert,
     data,
@@ -40,6 +41,7 @@ COMMANDS = (
     check.register,
     train.register,
     sample.register,
+    calibrate.register,
     analyze.register,
     predict.register,
     inspect.register,

@@ -112,6 +112,19 @@ def add_adaptive_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_data_arguments(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
+    """Add images, their labels and their order of colours; `text` is the help of --data."""
+    parser.add_argument("--data", metavar="DATA", required=required, help=text)
+    parser.add_argument(
+        "--labels", metavar="FILE", help="a label for each image: .npy, or numbers in a text file"
+    )
+    parser.add_argument(
+        "--channels",
+        choices=("rgb", "bgr"),
+        help="the order of colours in DATA, if it is an array, or an LMDB that does not tell",
+    )
+
+
 def add_net_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add what the commands that draw from a net have: the net, and how to draw from it.
 

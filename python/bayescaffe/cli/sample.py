@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bayescaffe.cli.arguments import (
     add_adaptive_argument,
+    add_data_arguments,
     add_net_arguments,
     read_class_names,
     read_models,
@@ -80,17 +81,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_net_arguments(parser, several=True)
-    parser.add_argument(
-        "--data", metavar="DATA", help="the images (default: the LMDB of the net's TEST phase)"
-    )
-    parser.add_argument(
-        "--labels", metavar="FILE", help="a label for each image: .npy, or numbers in a text file"
-    )
-    parser.add_argument(
-        "--channels",
-        choices=("rgb", "bgr"),
-        help="the order of colours in DATA, if it is an array, or an LMDB that does not tell",
-    )
+    add_data_arguments(parser, "the images (default: the LMDB of the net's TEST phase)")
     parser.add_argument(
         "--out",
         type=Path,

@@ -41,7 +41,7 @@ def bayesian_weights(
     if layers:
         with caffe_errors(weights):
             make_net(net_of_layers(layers, stored), weights)  # fails if they do not fit
-    _write(_upgraded(weights, new), out)
+    _write(upgraded(weights, new), out)
 
 
 def stock_weights(
@@ -60,7 +60,7 @@ def stock_weights(
         new: layers whose weights do not fit any more, and are left out.
     """
     layers = {layer.name: layer for layer in parse_message(net, "NetParameter").layer}
-    model = _upgraded(weights, new)
+    model = upgraded(weights, new)
     for layer in model.layer:
         if layer.name in names and is_bayesian(layer):
             del layer.blobs[stock_blobs(layers[layer.name]) :]
@@ -68,7 +68,7 @@ def stock_weights(
     _write(model, out)
 
 
-def _upgraded(weights: str | os.PathLike, without: Sequence[str]):
+def upgraded(weights: str | os.PathLike, without: Sequence[str] = ()):
     """The message of a caffemodel, in today's format, without these layers."""
     with caffe_errors(weights):
         content = import_pycaffe("caffe").upgrade_net(read_bytes(weights))

@@ -54,7 +54,8 @@ def options(layer):
 
 
 def means(layer: LayerBlobs) -> list[np.ndarray]:
-    """The weights and biases of a layer; of a Bayesian layer, their means."""
+    """The weights and biases of a layer; of a Bayesian layer, their means. Of a layer of a
+    caffemodel, they are its blobs."""
     if not is_bayesian(layer):
         return layer.blobs
     return layer.blobs[: len(layer.blobs) // _BLOBS_PER_PARAMETER]

@@ -42,12 +42,18 @@ def pack(
             that of the net's LMDB.
     """
     model = as_model(model, weights)
-    carried = model.to_carry()
+    found = carried(model, class_names)
     if channels is not None:
-        carried.channels = checked_order(channels, model.image_shape, str(model.path))
+        found.channels = checked_order(channels, model.image_shape, str(model.path))
+    return _write(model.weights, found, Path(out or model.weights))
+
+
+def carried(model: Model, class_names: Sequence[str] | None = None):
+    """The `InferenceParameter` of a model, with these names of the classes or its own."""
+    found = model.to_carry()
     if names := model.names_for(class_names):
-        carried.class_names[:] = names
-    return _write(model.weights, carried, Path(out or model.weights))
+        found.class_names[:] = names
+    return found
 
 
 def pack_snapshots(net: str | os.PathLike, snapshots: Sequence[Path]) -> None:
@@ -58,10 +64,10 @@ def pack_snapshots(net: str | os.PathLike, snapshots: Sequence[Path]) -> None:
     """
     message = read_message(net, "NetParameter")
     inference = inference_net(message)
-    carried = to_carry(message, None, read_input(inference))
+    found = to_carry(message, None, read_input(inference))
     for path in snapshots:
         if path.is_file() and path.suffix != ".h5":
-            _write(path, carried, path)
+            _write(path, found, path)
 
 
 def is_packed(caffemodel: str | os.PathLike) -> bool:
@@ -69,13 +75,18 @@ def is_packed(caffemodel: str | os.PathLike) -> bool:
     return read_binary(caffemodel, "NetParameter", "caffemodel").HasField("inference")
 
 
-def _write(weights: Path, carried, out: Path) -> Path:
+def check_can_carry(weights: Path) -> None:
+    """Raise if a file of weights is of a format that has no place for a net."""
     if weights.suffix == ".h5":
         raise BayesCaffeError(
             f"{weights}: an HDF5 file cannot carry its net; only a .caffemodel of Caffe's default "
             "snapshot_format, BINARYPROTO, can"
         )
+
+
+def _write(weights: Path, found, out: Path) -> Path:
+    check_can_carry(weights)
     net = read_binary(weights, "NetParameter", "caffemodel")
-    net.inference.CopyFrom(carried)
+    net.inference.CopyFrom(found)
     write_caffemodel(net, out)
     return out
