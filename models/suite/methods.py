@@ -12,9 +12,10 @@ import laplace
 import numpy as np
 import swag
 from bayescaffe import Model
+from bayescaffe.stats.draws import Draws
 from bayescaffe.stats.metrics import nll
+from bayescaffe.stats.temperature import best_temperature, tempered
 from families import Place, Settings, Training
-from scores import tempered
 from tasks import Measured, held_out, to_test
 from trained import Trained, is_trained, train
 
@@ -26,6 +27,8 @@ class Fit:
     temperature: float = 1
     prior_precision: float = 0
     """Of the last-layer Laplace approximation."""
+    draw_temperature: float = 1
+    """Of every draw, as `bayescaffe calibrate` fits it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,16 @@ def by_net(use: Use, images: np.ndarray) -> np.ndarray:
 
 def by_draws(use: Use, images: np.ndarray) -> np.ndarray:
     return use.model().sample(images, use.draws).mean(axis=0)
+
+
+def by_calibrated(use: Use, images: np.ndarray) -> np.ndarray:
+    draws = use.model().sample(images, use.draws)
+    return tempered(draws, use.fit.draw_temperature).mean(axis=0)
+
+
+def best_draw_temperature(use: Use, images: np.ndarray, labels: np.ndarray) -> float:
+    """That of `bayescaffe calibrate`, from held-out images."""
+    return best_temperature(Draws(use.model().sample(images, use.draws), labels))
 
 
 def by_dropout(use: Use, images: np.ndarray) -> np.ndarray:
@@ -87,7 +100,10 @@ class Method:
     """Nets whose predictions are averaged, from as many seeds."""
     is_tempered: bool = False
     """Whether its probabilities are those after temperature scaling."""
-    fit_prior: Callable[[Use, np.ndarray, np.ndarray], float] | None = None
+    fits: str = ""
+    """The field of `Fit` that it needs before it can predict, and …"""
+    fit: Callable[[Use, np.ndarray, np.ndarray], float] | None = None
+    """… what finds it, from held-out images."""
 
     def seeds(self, group: int) -> range:
         """The seeds of the group-th result, from 1 on: an ensemble has five of its own."""
@@ -99,9 +115,18 @@ METHODS = {
     "temperature": Method("stock, temperature", "stock", by_net, is_tempered=True),
     "mc-dropout": Method("MC dropout", "dropout", by_dropout),
     "swag": Method("SWAG", "swag", by_swag),
-    "laplace": Method("last-layer Laplace", "stock", by_laplace, fit_prior=best_prior),
+    "laplace": Method(
+        "last-layer Laplace", "stock", by_laplace, fits="prior_precision", fit=best_prior
+    ),
     "paper": Method("the paper's net", "paper", by_draws),
     "ours": Method("ours", "bayes", by_draws),
+    "calibrated": Method(
+        "ours, calibrated",
+        "bayes",
+        by_calibrated,
+        fits="draw_temperature",
+        fit=best_draw_temperature,
+    ),
     "fine-tuned": Method("stock, fine-tuned", "fine-tuned", by_net),
     "prior": Method("ours, from a prior", "prior", by_draws),
     "ensemble": Method("deep ensemble of 5", "stock", by_net, members=5),
@@ -109,6 +134,7 @@ METHODS = {
 }
 COMPARED = {
     "ours": ("stock", "temperature", "mc-dropout", "swag", "laplace", "paper"),
+    "calibrated": ("stock", "temperature", "laplace"),
     "prior": ("stock", "ours", "fine-tuned"),
     "ours-ensemble": ("ensemble",),
 }
@@ -142,10 +168,12 @@ def prediction_file(
 ) -> Path:
     # by_net and by_laplace take no draws from the net.
     parts = [of, method.predict.__name__]
-    if method.predict in (by_draws, by_dropout, by_swag):
+    if method.predict in (by_draws, by_calibrated, by_dropout, by_swag):
         parts.append(f"{draws} draws")
     if fit.prior_precision:
         parts.append(f"prior {fit.prior_precision:.3g}")
+    if fit.draw_temperature != 1:
+        parts.append(f"temperature {fit.draw_temperature:.3g}")
     return training.folder(place) / f"{', '.join(parts)}.npz"
 
 

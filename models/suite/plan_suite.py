@@ -159,7 +159,12 @@ class Plan:
     def is_measured(self, row: str, name: str) -> bool:
         """Whether the scores of a method are there, of the settings that it has today."""
         facts = Scores.facts(self.score_file(row, name))
-        return facts is not None and facts["made of"] == self._made_of(row, name)
+        if facts is None:
+            return False
+        made_of = facts["made of"]
+        # Fields that are new since then have their defaults.
+        settings, fit = asdict(Settings(**made_of["settings"])), asdict(Fit(**made_of["fit"]))
+        return made_of | {"settings": settings, "fit": fit} == self._made_of(row, name)
 
     def scores(self, row: str, name: str) -> Scores | None:
         """What a method scores; None if it is not measured."""

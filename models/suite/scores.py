@@ -13,35 +13,16 @@ from pathlib import Path
 import numpy as np
 from bayescaffe.common.files import scratch_file
 from bayescaffe.stats.metrics import SMALLEST, equal_mass, equal_width
+from bayescaffe.stats.temperature import tempered
 from comparison import LEVEL, Difference, Measure
-from scipy import optimize, stats
-from scipy.special import entr, log_softmax, softmax
+from scipy import stats
+from scipy.special import entr
 from tasks import Measured
 
 FLAGGED = 0.038
 """The share of the images that a person reviews; the paper's net leaves as many to one."""
 BINS = 15
 RESAMPLES = 500
-
-
-def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """softmax(ln p / temperature)."""
-    return softmax(_logs(probabilities) / temperature, axis=-1)
-
-
-def best_temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature with the lowest NLL, between 1/20 and 20."""
-    logs, rows = _logs(probabilities), np.arange(len(labels))
-
-    def loss(log_temperature: float) -> float:
-        return -log_softmax(logs / math.exp(log_temperature), axis=1)[rows, labels].mean()
-
-    reach = math.log(20)
-    return math.exp(optimize.minimize_scalar(loss, bounds=(-reach, reach), method="bounded").x)
-
-
-def _logs(probabilities: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(probabilities, SMALLEST).astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -108,7 +89,7 @@ def shifted_by_image(found: Measured) -> dict[str, np.ndarray]:
 
 
 def _losses(of_label: np.ndarray) -> np.ndarray:
-    return -_logs(of_label)
+    return -np.log(np.maximum(of_label, SMALLEST).astype(np.float64))
 
 
 def _mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

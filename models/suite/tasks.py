@@ -24,6 +24,7 @@ COMMON = (
     "swag",
     "laplace",
     "ours",
+    "calibrated",
     "ensemble",
     "ours-ensemble",
 )

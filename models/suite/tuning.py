@@ -3,7 +3,7 @@
 Each family gets the same number of trials, one training each: one hyperparameter after the other
 takes its other values, and the one with the lowest NLL stays. If that is the largest or the
 smallest, still larger or smaller ones are tried, so that no method is held back by a list. Then
-each method has its temperature, and Laplace its prior, fitted on the same images, with nets that
+each method has its temperature, and what else it needs, fitted on the same images, with nets that
 have not seen them.
 """
 
@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
+from bayescaffe.stats.draws import Draws
 from bayescaffe.stats.metrics import nll
+from bayescaffe.stats.temperature import best_temperature
 from families import FAMILIES, Place, Settings, Training
 from methods import HELD_OUT, METHODS, Fit, Use, mixture, predicted
-from scores import best_temperature
 from tasks import TASKS, Measured, load
 from trained import train
 
@@ -110,14 +112,15 @@ def tune(row: str, family: str, start: Settings, draws: int, place: Place) -> di
 
 
 def fit(row: str, name: str, settings: Settings, draws: int, place: Place) -> dict:
-    """The temperature of a method, and the prior precision of Laplace."""
+    """The temperature of a method, and what else it needs before it can predict."""
     method = METHODS[name]
     trainings = [Training.of(row, method.family, settings, seed) for seed in method.seeds(group=1)]
     found = Fit()
-    if method.fit_prior:
+    if method.fit:
         use = Use(train(trainings[0], place), draws, found)
         images = load(TASKS[row], place.known, trainings[0].seed).held_out
-        found = replace(found, prior_precision=float(f"{method.fit_prior(use, *images):.3g}"))
+        found = replace(found, **{method.fits: float(f"{method.fit(use, *images):.3g}")})
     paths = [predicted(training, method, draws, found, place, HELD_OUT) for training in trainings]
     given = mixture([Measured.read(path) for path in paths])
-    return asdict(replace(found, temperature=round(best_temperature(given.test, given.labels), 4)))
+    temperature = best_temperature(Draws(given.test[np.newaxis], given.labels))
+    return asdict(replace(found, temperature=round(temperature, 4)))

@@ -30,6 +30,7 @@ from bayescaffe import BayesCaffeError, Model  # noqa: E402
 from bayescaffe.data import from_arrays, prepare_idx  # noqa: E402
 from bayescaffe.net.messages import read_message  # noqa: E402
 from bayescaffe.stats import metrics  # noqa: E402
+from bayescaffe.stats.temperature import tempered  # noqa: E402
 from families import FAMILIES, PRETRAINED, Place, Training  # noqa: E402
 from laplace import LastLayer, features_and_scores  # noqa: E402
 from marked_part import SUITE  # noqa: E402
@@ -42,13 +43,11 @@ from scores import (  # noqa: E402
     Scores,
     Weights,
     _auroc,
-    best_temperature,
     difference,
     interval,
     mcnemar,
     measure,
     score,
-    tempered,
 )
 from shifts import SHIFTS, STRENGTHS, shifted  # noqa: E402
 from stock_nets import lenet, resnet  # noqa: E402
@@ -138,15 +137,6 @@ def test_weights_are_repetitions():
     one, other = measure(found, 2, weights), measure(repeated, 2, repeated_weights)
     for name in ("error", "nll", "calibrated_nll", "brier", "ece", "auroc"):
         assert one[name] == pytest.approx(other[name]), name
-
-
-def test_the_temperature_is_found():
-    rng = np.random.default_rng(4)
-    scores = rng.normal(0, 3, (20_000, 6))
-    labels = (softmax(scores / 2.5, axis=1).cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
-    found = best_temperature(softmax(scores, axis=1), labels)
-    assert found == pytest.approx(2.5, rel=0.03)
-    assert tempered(softmax(scores, axis=1), 2.5) == pytest.approx(softmax(scores / 2.5, axis=1))
 
 
 def test_the_nll_of_an_ensemble_is_that_of_the_mean_probability():
