@@ -137,6 +137,37 @@ def test_arrays_get_to_a_report_in_python(workplace):
     assert "triangle" in Path("mine.html").read_text()
 
 
+def test_a_net_is_made_as_sure_as_it_is_right(workplace):
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    solver = workplace / "examples/pictures/solver.prototxt"
+    # Enough for a net that is right more often than not.
+    solver.write_text(solver.read_text().replace("max_iter: 6\n", "max_iter: 150\n"))
+    draw_pictures(workplace / "photos", 60, list("abc"))
+    first = block("sh", ".venv/bin/bayescaffe data folder photos --out data/photos --size 64\n")
+    commands = block("sh", ".venv/bin/bayescaffe data folder photos --out data/photos --size 64 --")
+    split, *others = commands.splitlines()
+    printed = bash("\n".join([split, *first.splitlines()[1:3], *others]))
+    assert "sure.caffemodel: the scores of fc2 divided by " in printed
+    found = bayescaffe.load_draws("sure.npz")
+    assert found.probabilities.shape == (100, 36, 3)
+    old = bayescaffe.sample(
+        "photos-net/net_iter_150.caffemodel", "data/photos/test_lmdb", progress=False
+    )
+    (ratio,) = {round(float(one), 2) for one in _ratios(old, found)}
+    assert ratio != 1
+
+
+def _ratios(before, after):
+    """How many times as far apart the first two scores are before, by draw and image."""
+
+    def apart(draws):
+        logs = np.log(draws.probabilities)
+        return logs[..., 0] - logs[..., 1]
+
+    clear = np.abs(apart(after)) > 1
+    return (apart(before) / apart(after))[clear]
+
+
 def test_several_trainings_together(workplace):
     pytest.importorskip("caffe", reason="pycaffe is not built")
     draw_pictures(workplace / "photos", 10, list("abc"))

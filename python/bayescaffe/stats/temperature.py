@@ -61,7 +61,7 @@ def fit_temperature(draws: Draws | str | os.PathLike) -> TemperatureFit:
     """
     if not isinstance(draws, Draws):
         draws = load_draws(draws)
-    where = draws.meta.get("path", "the draws")
+    where = draws.meta.get("path") or draws.meta.get("data") or "the draws"
     if draws.labels is None:
         raise BayesCaffeError(f"{where}: has no labels, so no temperature can be fitted")
     best = math.log(best_temperature(draws))
