@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import laplace
 import numpy as np
 import swag
-from bayescaffe import Model
-from bayescaffe.stats.draws import Draws
+from bayescaffe import Model, calibrate
+from bayescaffe.net.calibrated_weights import write_calibrated
 from bayescaffe.stats.metrics import nll
-from bayescaffe.stats.temperature import best_temperature, tempered
+from bayescaffe.stats.temperature import tempered
 from families import Place, Settings, Training
 from tasks import Measured, held_out, to_test
 from trained import Trained, is_trained, train
@@ -28,7 +29,8 @@ class Fit:
     prior_precision: float = 0
     """Of the last-layer Laplace approximation."""
     draw_temperature: float = 1
-    """Of every draw, as `bayescaffe calibrate` fits it."""
+    noise: float = 1
+    """Those of `bayescaffe calibrate`."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,26 @@ def by_draws(use: Use, images: np.ndarray) -> np.ndarray:
 
 
 def by_calibrated(use: Use, images: np.ndarray) -> np.ndarray:
-    draws = use.model().sample(images, use.draws)
-    return tempered(draws, use.fit.draw_temperature).mean(axis=0)
+    with TemporaryDirectory() as folder:
+        path, model = Path(folder) / "calibrated.caffemodel", use.model()
+        write_calibrated(model, path, use.fit.draw_temperature, use.fit.noise)
+        return model.with_weights(path).sample(images, use.draws).mean(axis=0)
 
 
-def best_draw_temperature(use: Use, images: np.ndarray, labels: np.ndarray) -> float:
-    """That of `bayescaffe calibrate`, from held-out images."""
-    return best_temperature(Draws(use.model().sample(images, use.draws), labels))
+def by_calibrate(use: Use, images: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """What `bayescaffe calibrate` finds with held-out images."""
+    colours = "bgr" if images.shape[1] == 3 else None
+    with TemporaryDirectory() as folder:
+        found = calibrate(
+            use.model(),
+            images,
+            use.draws,
+            labels=labels,
+            channels=colours,
+            out=Path(folder) / "calibrated.caffemodel",
+            progress=False,
+        )
+    return {"draw_temperature": found.fit.temperature, "noise": found.noise}
 
 
 def by_dropout(use: Use, images: np.ndarray) -> np.ndarray:
@@ -79,14 +94,15 @@ def by_laplace(use: Use, images: np.ndarray) -> np.ndarray:
     return layer.predict(*found, use.fit.prior_precision, use.trained.training.seed)
 
 
-def best_prior(use: Use, images: np.ndarray, labels: np.ndarray) -> float:
+def best_prior(use: Use, images: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """The prior precision of `by_laplace` with the lowest NLL on held-out images."""
     model = use.model()
     layer = laplace.of_training(model, use.trained.data)
     found = laplace.features_and_scores(model, images)
-    return min(
+    best = min(
         laplace.PRECISIONS, key=lambda precision: nll(layer.predict(*found, precision, 1), labels)
     )
+    return {"prior_precision": best}
 
 
 @dataclass(frozen=True)
@@ -100,10 +116,8 @@ class Method:
     """Nets whose predictions are averaged, from as many seeds."""
     is_tempered: bool = False
     """Whether its probabilities are those after temperature scaling."""
-    fits: str = ""
-    """The field of `Fit` that it needs before it can predict, and …"""
-    fit: Callable[[Use, np.ndarray, np.ndarray], float] | None = None
-    """… what finds it, from held-out images."""
+    fit: Callable[[Use, np.ndarray, np.ndarray], dict[str, float]] | None = None
+    """Finds the fields of `Fit` that it needs before it can predict, from held-out images."""
 
     def seeds(self, group: int) -> range:
         """The seeds of the group-th result, from 1 on: an ensemble has five of its own."""
@@ -115,18 +129,10 @@ METHODS = {
     "temperature": Method("stock, temperature", "stock", by_net, is_tempered=True),
     "mc-dropout": Method("MC dropout", "dropout", by_dropout),
     "swag": Method("SWAG", "swag", by_swag),
-    "laplace": Method(
-        "last-layer Laplace", "stock", by_laplace, fits="prior_precision", fit=best_prior
-    ),
+    "laplace": Method("last-layer Laplace", "stock", by_laplace, fit=best_prior),
     "paper": Method("the paper's net", "paper", by_draws),
     "ours": Method("ours", "bayes", by_draws),
-    "calibrated": Method(
-        "ours, calibrated",
-        "bayes",
-        by_calibrated,
-        fits="draw_temperature",
-        fit=best_draw_temperature,
-    ),
+    "calibrated": Method("ours, calibrated", "bayes", by_calibrated, fit=by_calibrate),
     "fine-tuned": Method("stock, fine-tuned", "fine-tuned", by_net),
     "prior": Method("ours, from a prior", "prior", by_draws),
     "ensemble": Method("deep ensemble of 5", "stock", by_net, members=5),
@@ -173,7 +179,7 @@ def prediction_file(
     if fit.prior_precision:
         parts.append(f"prior {fit.prior_precision:.3g}")
     if fit.draw_temperature != 1:
-        parts.append(f"temperature {fit.draw_temperature:.3g}")
+        parts.append(f"temperature {fit.draw_temperature:.3g} noise {fit.noise:g}")
     return training.folder(place) / f"{', '.join(parts)}.npz"
 
 

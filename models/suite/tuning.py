@@ -119,7 +119,8 @@ def fit(row: str, name: str, settings: Settings, draws: int, place: Place) -> di
     if method.fit:
         use = Use(train(trainings[0], place), draws, found)
         images = load(TASKS[row], place.known, trainings[0].seed).held_out
-        found = replace(found, **{method.fits: float(f"{method.fit(use, *images):.3g}")})
+        fitted = method.fit(use, *images)
+        found = replace(found, **{name: float(f"{value:.3g}") for name, value in fitted.items()})
     paths = [predicted(training, method, draws, found, place, HELD_OUT) for training in trainings]
     given = mixture([Measured.read(path) for path in paths])
     temperature = best_temperature(Draws(given.test[np.newaxis], given.labels))

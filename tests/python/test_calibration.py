@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -93,6 +94,8 @@ def test_images_without_an_error_have_no_temperature():
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe import Model, calibrate, cli, predict  # noqa: E402
+from bayescaffe.infer.calibration import NOISE  # noqa: E402
+from bayescaffe.net.calibrated_weights import write_calibrated  # noqa: E402
 
 _random = np.random.default_rng(3)
 # Some are dark, some are bright.
@@ -143,9 +146,8 @@ def held_out(tmp_path):
 def test_the_new_weights_have_the_tempered_draws(kind, held_out, digits, tmp_path):
     model, labels = held_out(NETS[kind](digits))
     before = (tmp_path / "net.caffemodel").read_bytes()
-    found = calibrate(
-        model, IMAGES, 10, labels=labels, out=tmp_path / "new.caffemodel", progress=False
-    )
+    out = tmp_path / "new.caffemodel"
+    found = calibrate(model, IMAGES, 10, labels=labels, noise=1, out=out, progress=False)
     fit = fit_temperature(Draws(model.sample(IMAGES[:, np.newaxis], 10), labels))
     assert found.fit == fit and abs(math.log(fit.temperature)) > 0.01
     assert found.layer == ("scores" if kind == "scores averaged" else "out")
@@ -158,12 +160,55 @@ def test_the_new_weights_have_the_tempered_draws(kind, held_out, digits, tmp_pat
 
 def test_a_second_time_it_is_1(held_out, digits, tmp_path):
     model, labels = held_out(small_net(digits, BAYES))
-    options = {"labels": labels, "progress": False}
+    options = {"labels": labels, "noise": 1, "progress": False}
     first = calibrate(model, IMAGES, 20, out=tmp_path / "a.caffemodel", **options)
     again = Model(first.out, seed=3)
     second = calibrate(again, IMAGES, 20, out=tmp_path / "a.caffemodel", **options)
     assert second.fit.temperature == pytest.approx(1, abs=2e-3)
     assert second.fit.nll[0] == pytest.approx(first.fit.nll[1], abs=1e-5)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["Bayesian", "a tau for each weight", "scores averaged"])
+def test_the_new_weights_have_less_noise(kind, held_out, digits, tmp_path):
+    model, labels = held_out(NETS[kind](digits))
+    options = {"labels": labels, "out": tmp_path / "new.caffemodel", "progress": False}
+    found = calibrate(model, IMAGES, 10, noise=0.5, **options)
+    assert found.noise == 0.5 and list(found.fits) == [0.5]
+    after = Model(found.out, seed=3)
+    for name, params in model.caffe_net.params.items():
+        count = len(params) // 3
+        old, new = ([blob.data for blob in net.caffe_net.params[name]] for net in (model, after))
+        scale = found.fit.temperature if name == found.layer else 1
+        for i in range(count):
+            assert np.allclose(scale * new[i], old[i], rtol=1e-5)
+            taus = [np.logaddexp(0, delta[count + i].astype(np.float64)) for delta in (old, new)]
+            assert np.allclose(taus[1], 0.5 * taus[0], rtol=1e-5)
+
+
+def test_noise_is_reduced_only_if_the_images_ask_for_it(digits, tmp_path):
+    """Labels by the means of a net are fitted best without its noise; labels by its draws, with."""
+    options = BAYES.replace("tau_init: 0.4", "tau_init: 2")
+    model = Model(*save_weights(tmp_path, small_net(digits, options)), seed=3)
+    images = IMAGES[:, np.newaxis]
+    random = np.random.default_rng(1)
+    out = tmp_path / "new.caffemodel"
+    calibrated = partial(calibrate, model, IMAGES, 40, out=out, progress=False)
+    by_draws = model.sample(images, 40).mean(axis=0)
+    found = calibrated(labels=drawn_labels(by_draws, random))
+    assert found.noise == 1 and list(found.fits) == list(NOISE)
+    write_calibrated(model, tmp_path / "means.caffemodel", noise=1e-4)
+    by_means = Model(tmp_path / "means.caffemodel").sample(images, 1)[0]
+    found = calibrated(labels=drawn_labels(tempered(by_means, 0.3), random))
+    assert found.noise < 1
+    assert found.fit.nll[1] < found.fits[1].nll[1]
+
+
+@pytest.mark.parametrize("noise", [0, -1, 1.5, math.nan])
+def test_noise_that_makes_no_sense_is_refused(noise, held_out, digits, tmp_path):
+    model, labels = held_out(small_net(digits, BAYES))
+    with pytest.raises(BayesCaffeError, match=r"noise=.*: expected more than 0 and at most 1"):
+        calibrate(model, IMAGES, 2, labels=labels, noise=noise, out=tmp_path / "new.caffemodel")
 
 
 def test_scores_that_are_a_sum_are_refused(held_out, digits, tmp_path):
@@ -217,11 +262,12 @@ def test_the_command(held_out, digits, tmp_path, capsys):
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith(f"{tmp_path / 'new.caffemodel'}: the scores of out divided by 0.")
-    assert printed[1].endswith("it was not sure enough")
-    assert [line.split()[0] for line in printed[2:]] == ["before", "NLL", "ECE"]
+    assert [line.split()[0] for line in printed[2:]] == ["1", *(f"{one:g}" for one in NOISE)]
+    assert sum(line.endswith("<") for line in printed) == 1
     assert cli.main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["layer"] == "out" and found["low"] < found["temperature"] < found["high"]
+    assert [one["noise"] for one in found["fits"]] == list(NOISE)
     # The new file carries its net, and the names of the classes.
     (answer,) = predict(Model(tmp_path / "new.caffemodel"), IMAGES[:1], passes=3)
     assert answer.class_name == "abcd"[answer.label]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,20 +19,28 @@ from bayescaffe.cli.arguments import (
 
 if TYPE_CHECKING:
     from bayescaffe.infer.calibration import Calibration
+    from bayescaffe.stats.temperature import TemperatureFit
 
 log = logging.getLogger(__name__)
 
 DESCRIPTION = """\
-Make a net as sure as it is right, by temperature scaling. Its class scores are divided by one
-number, the temperature, which fits held-out images best: with it, the mean of the draws has the
-lowest negative log-likelihood. Above 1, the net was too sure; below 1, not sure enough.
+Make a net as sure as it is right. Two numbers are chosen with held-out images, and written into the
+weights:
+
+  temperature  what the class scores are divided by; above 1 if the net was too sure, below 1 if it
+               was not sure enough
+  noise        what the standard deviation of every Bayesian weight is multiplied by, at most 1
+
+Training often needs more noise than predictions do. For each of a few factors of the noise, the
+temperature is fitted that gives the mean of the draws the lowest negative log-likelihood. Of the
+factors whose likelihood is not shown to be worse than the best, the largest is taken.
 
 DATA must have labels. Take images that the net was not trained with, and others than those that you
 report on: `bayescaffe data folder --test 0.2` sets aside both kinds.
 
-The weights of the last layer are divided by the temperature, so OUT is a caffemodel like any other:
-sample, predict, export, stock Caffe and other programs take it. It carries its net. A stopping rule
-for the old weights does not fit it."""
+OUT is a caffemodel like any other: sample, predict, export, stock Caffe and other programs take it.
+It carries its net. A stopping rule for the old weights does not fit it. The means of the last layer
+are divided by the temperature, and delta of each Bayesian layer is changed for the noise."""
 
 EXAMPLES = """\
 examples:
@@ -58,6 +66,12 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     add_net_arguments(parser)
     add_data_arguments(parser, "held-out images with labels; what `sample` takes", required=True)
     parser.add_argument(
+        "--noise",
+        type=float,
+        metavar="F",
+        help="take this factor, and fit the temperature only; 1 keeps the learned noise",
+    )
+    parser.add_argument(
         "--out", type=Path, required=True, metavar="OUT", help="the caffemodel to write"
     )
     parser.set_defaults(run=_run)
@@ -75,6 +89,7 @@ def _run(args: argparse.Namespace) -> None:
         images,
         args.passes,
         out=args.out,
+        noise=args.noise,
         class_names=class_names,
         progress=not args.quiet,
     )
@@ -82,19 +97,34 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _print(args: argparse.Namespace, found: Calibration) -> None:
-    fit = found.fit
+    fit, most = found.fit, max(found.fits)
     if args.json:
-        print(json.dumps({"out": str(found.out), "layer": found.layer, **asdict(fit)}))
+        fits = [{"noise": noise, **_as_dict(one)} for noise, one in found.fits.items()]
+        facts = {"out": str(found.out), "layer": found.layer, "noise": found.noise, "fits": fits}
+        print(json.dumps({**facts, **_as_dict(fit)}))
         return
+    images = f"{fit.images:,} images"
     print(f"{found.out}: the scores of {found.layer} divided by {fit.temperature:.3f}")
-    meaning = "it was too sure" if fit.temperature > 1 else "it was not sure enough"
-    interval = f"{fit.low:.3f} to {fit.high:.3f}, 95 % interval"
-    print(f"temperature  {fit.temperature:.3f}   ({interval}): {meaning}")
-    print(f"{'':12}{'before':>8}{'after':>10}   (of the {fit.images:,} images that it fits)")
-    print(f"{'NLL':12}{fit.nll[0]:>8.4f}{fit.nll[1]:>10.4f}")
-    print(f"{'ECE':12}{100 * fit.ece[0]:>7.2f}%{100 * fit.ece[1]:>9.2f}%")
-    if not fit.is_shown:
+    print(
+        f"  noise  temperature  (95 % interval)       NLL     ECE   (of the {images} that it fits)"
+    )
+    before = found.fits[most]
+    print(_line(f"{most:g}", "1", "not divided", before.nll[0], before.ece[0]))
+    for noise, one in found.fits.items():
+        mark = "<" if noise == found.noise else ""
+        interval = f"{one.low:.3f} to {one.high:.3f}"
+        numbers = (one.nll[1], one.ece[1])
+        print(_line(f"{noise:g}", f"{one.temperature:.3f}", interval, *numbers), mark)
+    if not fit.is_shown and found.noise == most:
         log.warning(
-            "the interval contains 1: %s images do not show that the net needs another temperature",
-            f"{fit.images:,}",
+            "the interval contains 1: %s do not show that the net needs another temperature", images
         )
+
+
+def _line(noise: str, temperature: str, interval: str, nll: float, ece: float) -> str:
+    return f"  {noise:>5}  {temperature:>11}  {interval:15} {nll:>10.4f} {100 * ece:>5.2f} %"
+
+
+def _as_dict(fit: TemperatureFit) -> dict:
+    """All of it but what it has for each image."""
+    return {f.name: getattr(fit, f.name) for f in fields(fit) if f.name != "losses"}

@@ -235,6 +235,17 @@ class Model(Sampler):
         """Bring images to the size and the order of channels that this net takes."""
         images.fit(self.image_shape, self.channels, self.resize)
 
+    def with_weights(self, caffemodel: str | os.PathLike) -> "Model":
+        """The model of a caffemodel that carries its net, with the same seed and options."""
+        return Model(
+            caffemodel,
+            seed=self.seed,
+            mc_dropout=self.mc_dropout,
+            gpu=self._gpu,
+            untrained=self.untrained,
+            draw_memory=self._draw_memory,
+        )
+
     def to_carry(self):
         """What a caffemodel needs to work without other files: an `InferenceParameter`."""
         return to_carry(self._definition, self._chosen_output, self._input)

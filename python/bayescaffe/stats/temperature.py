@@ -10,7 +10,7 @@ stays the same; that of the mean may change where two classes are nearly equal.
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ LARGEST = 20.0
 STEP = 0.01
 """In ln T, for the derivatives that the interval is computed from."""
 NORMAL_95 = 1.959964
+"""How many standard errors a 95 % interval reaches to each side."""
 BINS = 15
 
 
@@ -38,6 +39,8 @@ class TemperatureFit:
     nll: tuple[float, float]
     """Before and after."""
     ece: tuple[float, float]
+    losses: np.ndarray = field(repr=False, compare=False)
+    """The NLL of each image, after."""
 
     @property
     def is_shown(self) -> bool:
@@ -84,6 +87,7 @@ def fit_temperature(draws: Draws | str | os.PathLike) -> TemperatureFit:
         images=len(at),
         nll=(both[0][0], both[1][0]),
         ece=(both[0][1], both[1][1]),
+        losses=at,
     )
 
 

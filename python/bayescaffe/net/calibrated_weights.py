@@ -1,8 +1,9 @@
-"""Weights whose net gives every class score divided by a temperature.
+"""Weights of a net with less noise, and with class scores that are divided by a temperature.
 
 A layer of weights is linear, so its scores are divided if its weights and biases are. The noise of
-a Bayesian weight, m (1 + tau epsilon), is divided with its mean m. So the new caffemodel needs no
-new layer and no option: every command, stock Caffe and other programs take it as it is.
+a Bayesian weight, m (1 + tau epsilon), is divided with its mean m, and scaled by its tau. So the
+new caffemodel needs no new layer and no option: every command, stock Caffe and other programs take
+it as it is.
 """
 
 import os
@@ -14,7 +15,7 @@ import numpy as np
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.pycaffe import write_caffemodel
 from bayescaffe.net.converted_weights import upgraded
-from bayescaffe.net.layer_kinds import has_bayesian_form, is_bayesian, means
+from bayescaffe.net.layer_kinds import deltas, has_bayesian_form, is_bayesian, means
 from bayescaffe.net.messages import blob_array
 from bayescaffe.net.model import Model
 from bayescaffe.net.packing import carried, check_can_carry
@@ -23,15 +24,15 @@ PASSES_ON = ("Dropout", "Flatten", "Pooling", "ReLU", "Reshape", "Split")
 """Layers that give half as much if they get half as much."""
 
 
-def divide_scores(
+def write_calibrated(
     model: Model,
-    temperature: float,
     out: str | os.PathLike,
+    temperature: float = 1,
+    noise: float = 1,
     class_names: Sequence[str] | None = None,
 ) -> None:
-    """Write a caffemodel whose class scores are those of `model`, divided.
-
-    It carries its net, as that of `pack` does.
+    """Write a caffemodel whose class scores are those of `model`, divided by the temperature, and
+    whose taus are those of `model` times `noise`. It carries its net, as that of `pack` does.
 
     Raises:
         BayesCaffeError: the scores come from a layer that this cannot be done to.
@@ -39,13 +40,26 @@ def divide_scores(
     check_can_carry(model.weights)
     name = scoring_layer(model)
     message = upgraded(model.weights)
-    (layer,) = (layer for layer in message.layer if layer.name == name)
-    for blob in means(layer):
-        divided = blob_array(blob) / np.float32(temperature)
-        blob.ClearField("double_data")
-        blob.data[:] = divided.ravel().tolist()
+    for layer in message.layer:
+        if layer.name == name and temperature != 1:
+            for blob in means(layer):
+                _set(blob, blob_array(blob) / np.float32(temperature))
+        if is_bayesian(layer) and noise != 1:
+            for blob in deltas(layer):
+                _set(blob, _scaled(blob_array(blob).astype(np.float64), noise))
     message.inference.CopyFrom(carried(model, class_names))
     write_caffemodel(message, Path(out))
+
+
+def _set(blob, numbers: np.ndarray) -> None:
+    blob.ClearField("double_data")
+    blob.data[:] = numbers.ravel().tolist()
+
+
+def _scaled(delta: np.ndarray, factor: float) -> np.ndarray:
+    """The delta whose tau, ln(1 + exp(delta)), is as many times as large."""
+    tau = factor * np.logaddexp(0, delta)
+    return tau + np.log(-np.expm1(-tau))
 
 
 def scoring_layer(model: Model) -> str:
