@@ -5,6 +5,7 @@ A method is one entry of `METHODS`: the family of its nets, and the function tha
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ import swag
 from bayescaffe import Model, calibrate
 from bayescaffe.net.calibrated_weights import write_calibrated
 from bayescaffe.stats.metrics import nll
-from bayescaffe.stats.temperature import tempered
+from bayescaffe.stats.temperature import NoTemperatureError, tempered
 from families import Place, Settings, Training
 from tasks import Measured, held_out, to_test
 from trained import Trained, is_trained, train
@@ -63,9 +64,9 @@ def by_calibrated(use: Use, images: np.ndarray) -> np.ndarray:
 
 
 def by_calibrate(use: Use, images: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """What `bayescaffe calibrate` finds with held-out images."""
+    """What `bayescaffe calibrate` finds with held-out images; nothing if all of them are right."""
     colours = "bgr" if images.shape[1] == 3 else None
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, suppress(NoTemperatureError):
         found = calibrate(
             use.model(),
             images,
@@ -75,7 +76,8 @@ def by_calibrate(use: Use, images: np.ndarray, labels: np.ndarray) -> dict[str, 
             out=Path(folder) / "calibrated.caffemodel",
             progress=False,
         )
-    return {"draw_temperature": found.fit.temperature, "noise": found.noise}
+        return {"draw_temperature": found.fit.temperature, "noise": found.noise}
+    return {}
 
 
 def by_dropout(use: Use, images: np.ndarray) -> np.ndarray:

@@ -27,6 +27,10 @@ NORMAL_95 = 1.959964
 BINS = 15
 
 
+class NoTemperatureError(BayesCaffeError):
+    """No temperature fits images best."""
+
+
 @dataclass(frozen=True)
 class TemperatureFit:
     """The temperature that fits images, and what it does to their probabilities."""
@@ -59,8 +63,8 @@ def fit_temperature(draws: Draws | str | os.PathLike) -> TemperatureFit:
     The images should be none that the net was trained with, and like those that it is used for.
 
     Raises:
-        BayesCaffeError: there are no labels, or no temperature fits best: all images are right, or
-            the net is no better than a guess.
+        NoTemperatureError: all images are right, or the net is no better than a guess.
+        BayesCaffeError: there are no labels.
     """
     if not isinstance(draws, Draws):
         draws = load_draws(draws)
@@ -72,7 +76,7 @@ def fit_temperature(draws: Draws | str | os.PathLike) -> TemperatureFit:
     curvature = float((above - 2 * at + below).mean()) / STEP**2
     if abs(best) > 0.98 * math.log(LARGEST) or curvature <= 0:
         kind = "sure enough" if best < 0 else "unsure enough"
-        raise BayesCaffeError(
+        raise NoTemperatureError(
             f"{where}: no temperature between {1 / LARGEST:g} and {LARGEST:g} makes the net {kind} "
             f"of these {len(at):,} images; more images are needed, some of them wrong, or the "
             "labels are of other images"
