@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from functools import partial
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_images_without_an_error_have_no_temperature():
 # ---- The weights ---------------------------------------------------------------------------------
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
-from bayescaffe import Model, calibrate, cli, predict  # noqa: E402
+from bayescaffe import Mixture, Model, calibrate, cli, predict  # noqa: E402
 from bayescaffe.infer.calibration import NOISE  # noqa: E402
 from bayescaffe.net.calibrated_weights import write_calibrated  # noqa: E402
 
@@ -209,6 +210,20 @@ def test_noise_that_makes_no_sense_is_refused(noise, held_out, digits, tmp_path)
     model, labels = held_out(small_net(digits, BAYES))
     with pytest.raises(BayesCaffeError, match=r"noise=.*: expected more than 0 and at most 1"):
         calibrate(model, IMAGES, 2, labels=labels, noise=noise, out=tmp_path / "new.caffemodel")
+
+
+def test_what_cannot_be_written_is_an_error_at_once(held_out, digits, tmp_path, monkeypatch):
+    model, labels = held_out(small_net(digits, BAYES))
+    monkeypatch.setattr("bayescaffe.infer.calibration.sample", None)  # never called
+    with pytest.raises(OSError, match="there is no directory .*none"):
+        calibrate(model, IMAGES, 2, labels=labels, out=tmp_path / "none" / "new.caffemodel")
+    with pytest.raises(BayesCaffeError, match="calibrate each on its own"):
+        other = Model(model.path, shutil.copy(model.weights, tmp_path / "b.caffemodel"), seed=3)
+        calibrate(Mixture([model, other]), IMAGES, 2, out=tmp_path / "new.caffemodel")
+    model.caffe_net.save_hdf5(str(tmp_path / "net.caffemodel.h5"))
+    model = Model(model.path, tmp_path / "net.caffemodel.h5")
+    with pytest.raises(BayesCaffeError, match="an HDF5 file cannot carry its net"):
+        calibrate(model, IMAGES, 2, labels=labels, out=tmp_path / "new.caffemodel")
 
 
 def test_scores_that_are_a_sum_are_refused(held_out, digits, tmp_path):

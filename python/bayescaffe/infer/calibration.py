@@ -24,6 +24,7 @@ from bayescaffe.data.images import ImageSource, open_images
 from bayescaffe.infer.sampling import sample
 from bayescaffe.net.calibrated_weights import scoring_layer, write_calibrated
 from bayescaffe.net.layer_kinds import is_bayesian
+from bayescaffe.net.mixture import Mixture
 from bayescaffe.net.model import Model, as_model
 from bayescaffe.stats.temperature import NORMAL_95, TemperatureFit, fit_temperature, tempered
 
@@ -83,22 +84,25 @@ def calibrate(
     """
     if noise is not None and not 0 < noise <= 1:
         raise BayesCaffeError(f"{argument('noise', noise)}: expected more than 0 and at most 1")
+    if isinstance(model, Mixture):
+        raise BayesCaffeError(f"{model.path}: is one of several models; calibrate each on its own")
     source = open_images(images, labels=labels, channels=channels, invert=invert)
     model, out = as_model(model, weights, source.shape), Path(out)
-    layer = scoring_layer(model)  # before the long part
+    # What cannot be written is an error before the long part.
+    layer = scoring_layer(model)
     factors = (noise,) if noise is not None else NOISE if _has_noise(model) else (1,)
-
     fits = {}
-    for factor in factors:
-        with _noisy(model, factor) as one:
-            draws = sample(one, source, passes, class_names=class_names, progress=progress)
-            fits[factor] = fit_temperature(draws)
-    best = min(fits.values(), key=lambda fit: fit.nll[1])
-    noise = max(factor for factor, fit in fits.items() if not _is_above(fit, best))
-    temperature = fits[noise].temperature
-    with scratch_file(out) as scratch, _noisy(model, noise) as before:
+    with scratch_file(out) as scratch:
+        for factor in factors:
+            with _noisy(model, factor) as one:
+                draws = sample(one, source, passes, class_names=class_names, progress=progress)
+                fits[factor] = fit_temperature(draws)
+        best = min(fits.values(), key=lambda fit: fit.nll[1])
+        noise = max(factor for factor, fit in fits.items() if not _is_above(fit, best))
+        temperature = fits[noise].temperature
         write_calibrated(model, scratch, temperature, noise, class_names)
-        _try(before, model.with_weights(scratch), temperature)
+        with _noisy(model, noise) as before:
+            _try(before, model.with_weights(scratch), temperature)
     return Calibration(out, layer, noise, fits)
 
 

@@ -37,7 +37,6 @@ def write_calibrated(
     Raises:
         BayesCaffeError: the scores come from a layer that this cannot be done to.
     """
-    check_can_carry(model.weights)
     name = scoring_layer(model)
     message = upgraded(model.weights)
     for layer in message.layer:
@@ -63,7 +62,8 @@ def _scaled(delta: np.ndarray, factor: float) -> np.ndarray:
 
 
 def scoring_layer(model: Model) -> str:
-    """The name of the layer whose weights make the class scores."""
+    """The name of the layer whose weights make the class scores, if they can be changed."""
+    check_can_carry(model.weights)
     layers = list(model.message.layer)
     blob = model.output
     while layers:
