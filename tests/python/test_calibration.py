@@ -220,10 +220,6 @@ def test_what_cannot_be_written_is_an_error_at_once(held_out, digits, tmp_path, 
     with pytest.raises(BayesCaffeError, match="calibrate each on its own"):
         other = Model(model.path, shutil.copy(model.weights, tmp_path / "b.caffemodel"), seed=3)
         calibrate(Mixture([model, other]), IMAGES, 2, out=tmp_path / "new.caffemodel")
-    model.caffe_net.save_hdf5(str(tmp_path / "net.caffemodel.h5"))
-    model = Model(model.path, tmp_path / "net.caffemodel.h5")
-    with pytest.raises(BayesCaffeError, match="an HDF5 file cannot carry its net"):
-        calibrate(model, IMAGES, 2, labels=labels, out=tmp_path / "new.caffemodel")
 
 
 def test_scores_that_are_a_sum_are_refused(held_out, digits, tmp_path):

@@ -18,7 +18,7 @@ from bayescaffe.net.converted_weights import upgraded
 from bayescaffe.net.layer_kinds import deltas, has_bayesian_form, is_bayesian, means
 from bayescaffe.net.messages import blob_array
 from bayescaffe.net.model import Model
-from bayescaffe.net.packing import carried, check_can_carry
+from bayescaffe.net.packing import carried
 
 PASSES_ON = ("Dropout", "Flatten", "Pooling", "ReLU", "Reshape", "Split")
 """Layers that give half as much if they get half as much."""
@@ -63,7 +63,6 @@ def _scaled(delta: np.ndarray, factor: float) -> np.ndarray:
 
 def scoring_layer(model: Model) -> str:
     """The name of the layer whose weights make the class scores, if they can be changed."""
-    check_can_carry(model.weights)
     layers = list(model.message.layer)
     blob = model.output
     while layers:

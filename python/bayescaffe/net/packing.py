@@ -75,17 +75,12 @@ def is_packed(caffemodel: str | os.PathLike) -> bool:
     return read_binary(caffemodel, "NetParameter", "caffemodel").HasField("inference")
 
 
-def check_can_carry(weights: Path) -> None:
-    """Raise if a file of weights is of a format that has no place for a net."""
+def _write(weights: Path, found, out: Path) -> Path:
     if weights.suffix == ".h5":
         raise BayesCaffeError(
             f"{weights}: an HDF5 file cannot carry its net; only a .caffemodel of Caffe's default "
             "snapshot_format, BINARYPROTO, can"
         )
-
-
-def _write(weights: Path, found, out: Path) -> Path:
-    check_can_carry(weights)
     net = read_binary(weights, "NetParameter", "caffemodel")
     net.inference.CopyFrom(found)
     write_caffemodel(net, out)
