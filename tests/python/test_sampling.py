@@ -268,6 +268,15 @@ def test_a_folder_that_is_not_there(trained, tmp_path):
         sample(Model(*trained), passes=1, out=tmp_path / "none" / "x.npz")
 
 
+def test_weights_of_the_other_format_are_named(trained, tmp_path):
+    path = tmp_path / "net.caffemodel.h5"
+    Model(*trained).caffe_net.save_hdf5(str(path))
+    with pytest.raises(
+        BayesCaffeError, match=r"net\.caffemodel\.h5: is an HDF5 file; .* BINARYPROTO"
+    ):
+        Model(trained[0], path)
+
+
 def test_a_full_disk_is_said_before_the_work(trained, out, monkeypatch):
     asked = []
 

@@ -14,6 +14,10 @@ from bayescaffe.common.files import scratch_file
 from bayescaffe.common.reading import read_bytes
 
 
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+"""How such files begin."""
+
+
 def import_pycaffe(name: str):
     """The module `name` of pycaffe."""
     try:
@@ -42,6 +46,11 @@ def read_binary(path: str | os.PathLike, kind: str, what: str):
     content = read_bytes(path)
     if not content:  # which protobuf takes for a message without fields
         raise BayesCaffeError(f"{complaint}: the file is empty")
+    if content.startswith(_HDF5):
+        raise BayesCaffeError(
+            f"{path}: is an HDF5 file; only `caffe` itself reads these. Train with snapshot_format: "
+            "BINARYPROTO, which is the default, or go on from this file with `caffe train -weights`"
+        )
     with caffe_says():
         import_pycaffe("caffe").check_head(os.fspath(path))
     message = decode(content, kind, complaint)
