@@ -13,9 +13,8 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.reading import read_bytes
 
-
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-"""How such files begin."""
+"""What such files begin with."""
 
 
 def import_pycaffe(name: str):
@@ -46,10 +45,10 @@ def read_binary(path: str | os.PathLike, kind: str, what: str):
     content = read_bytes(path)
     if not content:  # which protobuf takes for a message without fields
         raise BayesCaffeError(f"{complaint}: the file is empty")
-    if content.startswith(_HDF5):
+    if _HDF5 in content[:4096]:  # it may have a head of ours before it
         raise BayesCaffeError(
-            f"{path}: is an HDF5 file; only `caffe` itself reads these. Train with snapshot_format: "
-            "BINARYPROTO, which is the default, or go on from this file with `caffe train -weights`"
+            f"{path}: is an HDF5 file, which only `caffe` itself reads. Train with the default "
+            "snapshot_format, BINARYPROTO, or go on from this file with `caffe train -weights`"
         )
     with caffe_says():
         import_pycaffe("caffe").check_head(os.fspath(path))
