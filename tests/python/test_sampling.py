@@ -272,7 +272,7 @@ def test_weights_of_the_other_format_are_named(trained, tmp_path):
     path = tmp_path / "net.caffemodel.h5"
     Model(*trained).caffe_net.save_hdf5(str(path))
     with pytest.raises(
-        BayesCaffeError, match=r"net\.caffemodel\.h5: is an HDF5 file; .* BINARYPROTO"
+        BayesCaffeError, match=r"net\.caffemodel\.h5: is an HDF5 file, .* BINARYPROTO"
     ):
         Model(trained[0], path)
 
