@@ -15,6 +15,7 @@ COLOURS |= {
     "ensemble": "black",
     "ours": "C3",
     "ours-ensemble": "C3",
+    "calibrated": "C6",
     "swag": "C0",
 }
 

@@ -53,14 +53,14 @@ def page_text(found: Found, plan: Plan, commit: str) -> str:
     if count > 1:
         ensembles = f"the {count} ensembles have the seeds 1 to 5, 6 to 10 and so on"
     origins = {origin for row in found for name in found[row] for origin in plan.origins(row, name)}
-    where = " and at ".join(sorted(origins))
+    where = by_machine(sorted(origins))
     return "\n\n".join(
         [
             "## The suite: every method, tuned alike",
             _fill(
-                f"""`make suite` trained and measured these nets at {where}, and wrote this part
-                at commit {commit}. Numbers are the mean ± standard deviation over the seeds 1
-                to {plan.seeds}, with {plan.draws} draws; {ensembles}.
+                f"""`make suite` trained and measured these nets, and wrote this part at commit
+                {commit}. The commits of the nets: {where}. Numbers are the
+                mean ± standard deviation over the seeds 1 to {plan.seeds}, with {plan.draws} draws; {ensembles}.
                 [models/suite](models/suite/README.md) says what the rows, the methods and the
                 columns are. Bold is the best mean of a row."""
             ),
@@ -75,6 +75,15 @@ def page_text(found: Found, plan: Plan, commit: str) -> str:
             f"![Differences to the stock net, and error and NLL of shifted images]({FIGURE})",
         ]
     )
+
+
+def by_machine(origins: Sequence[str]) -> str:
+    """Texts such as "commit 1 on A", with the commits of a machine together."""
+    commits: dict[str, list[str]] = {}
+    for origin in origins:
+        commit, machine = origin.removeprefix("commit ").split(" on ", 1)
+        commits.setdefault(machine, []).append(commit)
+    return "; ".join(f"{', '.join(of_one)} on {machine}" for machine, of_one in commits.items())
 
 
 def scores_table(found: Found) -> str:

@@ -51,7 +51,7 @@ from scores import (  # noqa: E402
 )
 from shifts import SHIFTS, STRENGTHS, shifted  # noqa: E402
 from stock_nets import lenet, resnet  # noqa: E402
-from suite_page import write_page  # noqa: E402
+from suite_page import by_machine, write_page  # noqa: E402
 from tasks import Measured, Task, load  # noqa: E402
 from trained import train  # noqa: E402
 from tuning import Tuned, beyond  # noqa: E402
@@ -195,6 +195,11 @@ def test_mcnemar_is_worked_by_hand():
     ours[50:60] = theirs[50:60] = True
     assert mcnemar(ours, theirs) == pytest.approx(158 / 4096)
     assert mcnemar(ours, ours) == 1
+
+
+def test_commits_are_told_once_for_each_machine():
+    origins = ["commit 1 on 2 cores of A, on B", "commit 2 on C", "commit 3 on 2 cores of A, on B"]
+    assert by_machine(origins) == "1, 3 on 2 cores of A, on B; 2 on C"
 
 
 # ---- SWAG and Laplace ---------------------------------------------------------------------------
