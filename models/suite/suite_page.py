@@ -60,7 +60,8 @@ def page_text(found: Found, plan: Plan, commit: str) -> str:
             _fill(
                 f"""`make suite` trained and measured these nets, and wrote this part at commit
                 {commit}. The commits of the nets: {where}. Numbers are the
-                mean ± standard deviation over the seeds 1 to {plan.seeds}, with {plan.draws} draws; {ensembles}.
+                mean ± standard deviation over the seeds 1 to {plan.seeds}, with
+                {plan.draws} draws; {ensembles}.
                 [models/suite](models/suite/README.md) says what the rows, the methods and the
                 columns are. Bold is the best mean of a row."""
             ),
