@@ -4,6 +4,7 @@ An .npz is a zip archive of .npy files. NumPy reads and writes a whole member at
 member that is stored without compression is a memory map of the archive itself.
 """
 
+import contextlib
 import io
 import lzma
 import math
@@ -78,14 +79,28 @@ class NpzFile:
     def stored(self, name: str) -> "StoredArray":
         """The array `name`. Its bytes are compared with their checksum, once. One that is
         compressed is unpacked into a nameless file."""
+        with self._member(name) as (info, member):
+            if info.compress_type == zipfile.ZIP_STORED:
+                return self._in_place(info)
+            return self._unpack(member, info)
+
+    def outline(self, name: str) -> np.ndarray:
+        """Zeros of the shape and the type of the array `name`, which take no memory. Only its
+        header is read."""
+        with self._member(name) as (info, member):
+            shape, _, dtype = _read_header(member)
+            _check_size(info, member.tell() + math.prod(shape) * dtype.itemsize)
+            return np.broadcast_to(np.zeros((), dtype), shape)
+
+    @contextlib.contextmanager
+    def _member(self, name: str) -> Iterator[tuple[zipfile.ZipInfo, BinaryIO]]:
+        """The open member of an array. Errors name it."""
         if name not in list(self):
             raise BayesCaffeError(f"{self.path}: has no array {name!r}, but {list(self)}")
         try:
             info = self._zip.getinfo(name + ".npy")
             with self._zip.open(info) as member:
-                if info.compress_type == zipfile.ZIP_STORED:
-                    return self._in_place(info)
-                return self._unpack(member, info)
+                yield info, member
         except ZIP_ERRORS as error:
             raise BayesCaffeError(
                 f"{self.path}: the array {name!r} is damaged, or of objects: {error}"
@@ -100,8 +115,7 @@ class NpzFile:
 
     def _unpack(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
         needed = npy_size(member)
-        if needed != info.file_size:
-            raise ValueError(f"it has {info.file_size} bytes, but its header needs {needed}")
+        _check_size(info, needed)
         self._unpacked += needed
         check_unpacked(self._unpacked, self.path)
         with tempfile.TemporaryFile() as unpacked, self._zip.open(info) as again:
@@ -173,6 +187,11 @@ class StoredArray:
             if os.preadv(self._file.fileno(), [into.data.cast("B")], place) != into.nbytes:
                 raise BayesCaffeError(f"{self._path}: truncated while it was in use")
         return part.T if is_fortran else part
+
+
+def _check_size(info: zipfile.ZipInfo, needed: int) -> None:
+    if needed != info.file_size:
+        raise ValueError(f"it has {info.file_size} bytes, but its header needs {needed}")
 
 
 def _read_checked(
