@@ -210,4 +210,5 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
     if wrong is not None:
         print(f"error of the mean prediction: {wrong / images:.2%} ({wrong:,} of {images:,})")
     work, unit = (images, "image") if draws.is_analytic else (mean_draws * images, "image and draw")
-    print(f"time: {seconds:.1f} s, {1e6 * seconds / work:.1f} µs per {unit}")
+    together = " of all workers together" if args.workers or args.dask else ""
+    print(f"time: {seconds:.1f} s{together}, {1e6 * seconds / work:.1f} µs per {unit}")

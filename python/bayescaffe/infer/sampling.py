@@ -19,7 +19,7 @@ from bayescaffe.infer.workers import draw_on_workers
 from bayescaffe.net.analytic import ANALYTIC, as_analytic
 from bayescaffe.net.mixture import Mixture, as_mixture
 from bayescaffe.net.model import Model
-from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.draws import Draws, load_draws
 from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
@@ -105,9 +105,10 @@ def sample(
     work = Work(model, source, passes, class_names)
     if workers or dask:
         return draw_on_workers(work, Path(out), workers, dask, parts, progress)
-    return work.draw(
+    drawn = work.draw(
         out, images_of, draws_of, rule=rule, is_analytic=is_analytic, progress=progress
     )
+    return drawn or load_draws(out)
 
 
 def _check_combination(given: dict[str, object]) -> None:

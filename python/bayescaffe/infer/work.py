@@ -1,10 +1,10 @@
 """A model and images that fit together, and draws of a part of them or of all."""
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from bayescaffe.data.interface import Images
 from bayescaffe.infer.stages import Stages, part_size
 from bayescaffe.net.mixture import Mixture
 from bayescaffe.net.model import Model, NotFiniteError
-from bayescaffe.stats.draws import Block, Draws, load_draws, write_draws
+from bayescaffe.stats.draws import Block, Draws, write_draws
 from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
@@ -50,15 +50,15 @@ class Work:
 
     def draw(
         self,
-        out: Path | None,
+        out: str | os.PathLike | None,
         images: range,
         draws: range,
         *,
         rule: StoppingRule | None = None,
         is_analytic: bool = False,
         progress: bool = False,
-    ) -> Draws:
-        """Compute some draws of some images; `sample` tells of the arguments."""
+    ) -> Draws | None:
+        """Compute some draws of some images, and write them if there is a file for them."""
         run = _Run(self.model, self.source, images, draws, progress)
         shape = (rule.stages[0] if rule else len(draws), len(images), self.model.classes)
         meta = self._meta(images, draws)
@@ -74,7 +74,7 @@ class Work:
         if out is None:
             return fill(np.empty(shape, np.float32))
         write_draws(out, shape, fill)
-        return load_draws(out)
+        return None
 
     def _meta(self, images: range, draws: range) -> dict[str, object]:
         """Where draws come from, to be kept with them."""

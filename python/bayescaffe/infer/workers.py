@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import secrets
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -85,8 +86,11 @@ def draw_on_workers(
         _cluster(distributed, workers, dask) as client,
         ProgressBar(total, "sampling", show=progress, scale=True) as bar,
     ):
-        count = workers or len(client.scheduler_info(n_workers=-1)["workers"])
-        paths = _draw_all(distributed, client, job, _tasks(work, count), folder, bar)
+        before = _addresses(client)
+        tasks = _tasks(work, len(before))
+        paths = _draw_all(distributed, client, job, tasks, folder, bar)
+        if lost := len(before - _addresses(client)):
+            log.warning("%d worker%s died; the tasks were computed again", lost, "s" * (lost > 1))
         return merge(paths, out, progress)
 
 
@@ -115,10 +119,8 @@ def _tasks(work: Work, workers: int) -> list[tuple[range, range]]:
     """Images and draws of each task."""
     images, draws = len(work.source), work.passes
     of_images = _split(images, math.ceil(images / TASK_IMAGES))
-    largest = 4 * work.model.classes * draws * len(of_images[0])
-    pieces = max(
-        math.ceil(TASKS_PER_WORKER * workers / len(of_images)), math.ceil(largest / TASK_BYTES)
-    )
+    at_most = max(1, TASK_BYTES // (4 * work.model.classes * len(of_images[-1])))
+    pieces = max(math.ceil(TASKS_PER_WORKER * workers / len(of_images)), math.ceil(draws / at_most))
     of_draws = _split(draws, min(draws, pieces))
     return [(one, other) for one in of_images for other in of_draws]
 
@@ -139,7 +141,7 @@ def _kept(folder: Path) -> Iterator[Path]:
 def _cluster(distributed, workers: int | None, dask: str | None) -> Iterator[Any]:
     """A client of the scheduler at an address, or of one with so many workers of its own."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_quiet())
+        stack.enter_context(_silent("distributed"))
         if dask is None:
             threads = max(1, cores() // workers)
             dask = stack.enter_context(
@@ -148,7 +150,7 @@ def _cluster(distributed, workers: int | None, dask: str | None) -> Iterator[Any
                     threads_per_worker=1,  # of Python; Caffe has its own
                     memory_limit=0,  # none, as for one process
                     dashboard_address="127.0.0.1:0",  # not a port that another may have
-                    silence_logs=logging.WARNING,
+                    silence_logs=logging.CRITICAL,
                     local_directory=stack.enter_context(tempfile.TemporaryDirectory()),
                     env={"OMP_NUM_THREADS": str(threads)},
                 )
@@ -160,25 +162,39 @@ def _cluster(distributed, workers: int | None, dask: str | None) -> Iterator[Any
                 f"{argument('dask', dask)}: no scheduler answers: {error}"
             ) from error
         stack.enter_context(client)
-        if not client.scheduler_info()["workers"]:
+        if workers:
+            client.register_plugin(_ignore_interrupts(distributed))
+        if not _addresses(client):
             log.info("%s: has no workers yet; waiting for the first", dask)
             client.wait_for_workers(1)
         yield client
 
 
+def _ignore_interrupts(distributed):
+    """A plugin for workers: Ctrl-C is for the process that has started them."""
+
+    class IgnoreInterrupts(distributed.WorkerPlugin):
+        def setup(self, worker) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    return IgnoreInterrupts()
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Let Dask tell of errors, and of workers that are replaced."""
-    levels = {"distributed": logging.ERROR, "distributed.nanny": logging.WARNING}
-    loggers = {logging.getLogger(name): level for name, level in levels.items()}
-    before = {logger: logger.level for logger in loggers}
-    for logger, level in loggers.items():
-        logger.setLevel(level)
+def _silent(name: str) -> Iterator[None]:
+    """Without the log of a package."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in before.items():
-            logger.setLevel(level)
+        logger.setLevel(before)
+
+
+def _addresses(client) -> set[str]:
+    """Of the workers."""
+    return set(client.nthreads())
 
 
 def _draw_all(
@@ -204,8 +220,9 @@ def _draw_all(
                 future.result()
             except distributed.KilledWorker as error:
                 raise BayesCaffeError(
-                    f"several workers ended while they computed images {span(images)}, draws "
-                    f"{span(draws)}; the last was {error.last_worker.address}. Is memory short?"
+                    f"workers died again and again while they computed images {span(images)}, "
+                    f"draws {span(draws)}; the last was {error.last_worker.address}. Is memory "
+                    "short?"
                 ) from error
             bar.advance(len(images) * len(draws))
     finally:
@@ -233,7 +250,8 @@ def draw_part(job: Job, images: range, draws: range, path: Path) -> None:
 
 
 def _open(job: Job) -> Work:
-    with _inside(job.folder):
+    # What is to be said of them, the other process has said.
+    with _silent("bayescaffe"), _inside(job.folder):
         model = mixture([Model(**recipe) for recipe in job.models])
         source = open_images(**job.images) if job.images else model.test_images
         return Work(model, source, job.passes, job.class_names, job.data_sha256)
