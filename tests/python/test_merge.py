@@ -1,13 +1,15 @@
 """Parts of draws: what `sample` gives for some images and draws, and what `merge` makes of them."""
 
 import json
+import os
 import re
+import subprocess
 import tracemalloc
 
 import numpy as np
 import pytest
 from bayescaffe import BayesCaffeError, analyze, cli, load_draws, merge, save_draws, stopping_rule
-from conftest import assert_same, make_net, save_weights, small_net
+from conftest import REPO, assert_same, make_net, save_weights, small_net
 from drawn_pictures import draw_pictures
 
 RANDOM = np.random.default_rng(0)
@@ -300,6 +302,30 @@ def test_the_command_merges(tmp_path, capsys):
     assert capsys.readouterr().err.endswith("are missing: images 0-9 x draws 3-5\n")
     assert cli.main(["merge", *paths, "--out", paths[0]]) == 1
     assert f"error: --out {paths[0]}: is one of the parts" in capsys.readouterr().err
+
+
+def test_the_slurm_script_has_each_draw_of_each_image_once(tmp_path):
+    script = REPO / "examples/slurm/sample.sh"
+    tool = tmp_path / "bayescaffe"
+    tool.write_text('#!/bin/sh\nfor word; do printf "%s\\n" "$word"; done\n')
+    tool.chmod(0o755)
+    first, last = re.search(r"--array=(\d+)-(\d+)", script.read_text()).groups()
+    seen = np.zeros((10_000, 100), int)
+    names = set()
+    for task in range(int(first), int(last) + 1):
+        environment = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "SLURM_ARRAY_TASK_ID": str(task),
+            "SLURM_CPUS_PER_TASK": "4",
+        }
+        words = subprocess.check_output(["bash", script], env=environment, text=True).splitlines()
+        args = cli.build_parser().parse_args(words)
+        rows, draws = args.image_range, args.draw_range
+        seen[rows.start : rows.stop, draws.start : draws.stop] += 1
+        names.add(args.out)
+    assert (seen == 1).all() and len(names) == 20
+    (command,) = re.findall(r'--wrap "bayescaffe (.+)"', script.read_text())
+    assert cli.build_parser().parse_args(command.split()).out.name == "all.npz"
 
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
