@@ -21,6 +21,7 @@ from bayescaffe import (  # noqa: E402
     BayesCaffeError,
     Mixture,
     Model,
+    __version__,
     analyze,
     cli,
     load_draws,
@@ -202,7 +203,7 @@ def test_what_workers_cannot_do_is_refused(net, out, digits, tmp_path):
         ({"draw_range": range(5), "workers": 2}, "draw_range: does not work with workers, which"),
         ({"workers": 2, "dask": "x"}, "dask: does not work with workers"),
         ({"workers": 0}, "workers=0: at least one is needed"),
-        ({"parts": tmp_path}, "parts: needs workers or dask"),
+        ({"parts": tmp_path}, "parts: needs workers or a Dask cluster"),
         ({"workers": 2, "out": None}, "workers: needs a file to write, out"),
     ):
         with pytest.raises(BayesCaffeError, match=message):
@@ -220,6 +221,15 @@ def test_no_scheduler_and_no_dask_are_told(net, out, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert said.startswith("bayescaffe: error: --workers 2 needs the Python package distributed")
     assert said.count("\n") == 1
+    assert files(out.parent) == []
+
+
+def test_another_version_is_told_before_the_work(net, out, cluster, monkeypatch):
+    monkeypatch.setattr(module, "__version__", "9.9")
+    # The scheduler of these tests is this process; the workers are not.
+    message = f"dask='{cluster.scheduler_address}': has bayescaffe {__version__}, but this is 9.9"
+    with pytest.raises(BayesCaffeError, match=message):
+        sample(Model(*net), passes=5, out=out, dask=cluster.scheduler_address)
     assert files(out.parent) == []
 
 

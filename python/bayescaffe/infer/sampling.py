@@ -81,7 +81,8 @@ def sample(
     def open_source(data: ImageSource) -> Images:
         return open_images(data, labels=labels, channels=channels, invert=invert)
 
-    _check_combination(locals())
+    ranges = {"image_range": image_range, "draw_range": draw_range}
+    _check_combination(ranges, {"workers": workers, "dask": dask}, passes, adaptive, out, parts)
     source = None if images is None else open_source(images)
     model = as_mixture(model, weights, source.shape if source else None)
     is_analytic = passes == ANALYTIC
@@ -111,34 +112,39 @@ def sample(
     return drawn or load_draws(out)
 
 
-def _check_combination(given: dict[str, object]) -> None:
-    """Raise if arguments of `sample` cannot go together."""
-    distribution = [name for name in ("workers", "dask") if given[name] is not None]
-    ranges = [name for name in ("image_range", "draw_range") if given[name] is not None]
-    for name in (*distribution, *ranges):
-        if given["adaptive"] is not None:
-            raise BayesCaffeError(f"{argument('adaptive')}: does not work with {argument(name)}")
-        if given["passes"] == ANALYTIC:
-            raise BayesCaffeError(
-                f"{argument('passes', ANALYTIC)}: does not work with {argument(name)}"
-            )
-    if len(distribution) == 2:
-        raise BayesCaffeError(f"{argument('dask')}: does not work with {argument('workers')}")
-    if distribution and ranges:
+def _check_combination(
+    ranges: dict[str, object],
+    places: dict[str, object],
+    passes: int | str | None,
+    adaptive: object,
+    out: object,
+    parts: object,
+) -> None:
+    """Raise if arguments of `sample` cannot go together.
+
+    Args:
+        ranges: those that choose a part, by name.
+        places: those that choose where to compute.
+    """
+    chosen = [argument(name) for name, value in ranges.items() if value is not None]
+    where = [argument(name) for name, value in places.items() if value is not None]
+    for name in (*where, *chosen):
+        if adaptive is not None:
+            raise BayesCaffeError(f"{argument('adaptive')}: does not work with {name}")
+        if passes == ANALYTIC:
+            raise BayesCaffeError(f"{argument('passes', ANALYTIC)}: does not work with {name}")
+    if len(where) > 1:
+        raise BayesCaffeError(f"{where[1]}: does not work with {where[0]}")
+    if where and chosen:
         raise BayesCaffeError(
-            f"{argument(ranges[0])}: does not work with {argument(distribution[0])}, which "
-            "computes all parts"
+            f"{chosen[0]}: does not work with {where[0]}, which computes all parts"
         )
-    if distribution and given["out"] is None:
-        raise BayesCaffeError(
-            f"{argument(distribution[0])}: needs a file to write, {argument('out')}"
-        )
-    if given["parts"] is not None and not distribution:
-        raise BayesCaffeError(
-            f"{argument('parts')}: needs {argument('workers')} or {argument('dask')}"
-        )
-    if given["workers"] is not None and given["workers"] < 1:
-        raise BayesCaffeError(f"{argument('workers', given['workers'])}: at least one is needed")
+    if where and out is None:
+        raise BayesCaffeError(f"{where[0]}: needs a file to write, {argument('out')}")
+    if parts is not None and not where:
+        raise BayesCaffeError(f"{argument('parts')}: needs {argument('workers')} or a Dask cluster")
+    if places["workers"] is not None and places["workers"] < 1:
+        raise BayesCaffeError(f"{argument('workers', places['workers'])}: at least one is needed")
 
 
 def _checked_range(name: str, indices: range | None, count: int, what: str) -> range:

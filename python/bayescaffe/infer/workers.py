@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayescaffe import __version__
 from bayescaffe.common.errors import (
     BayesCaffeError,
     argument,
@@ -95,8 +96,7 @@ def draw_on_workers(
 
 
 def _job(work: Work) -> Job:
-    own = getattr(work.model, "test_images", None)
-    if work.source is not own and work.source.recipe is None:
+    if work.source.recipe is None and work.source is not work.model.test_images:
         raise BayesCaffeError(
             f"{argument('images')}: workers open images by name; give an LMDB, a folder, a list of "
             "files or an array file"
@@ -167,7 +167,23 @@ def _cluster(distributed, workers: int | None, dask: str | None) -> Iterator[Any
         if not _addresses(client):
             log.info("%s: has no workers yet; waiting for the first", dask)
             client.wait_for_workers(1)
+        if not workers:
+            _check_versions(client, argument("dask", dask))
         yield client
+
+
+def _check_versions(client, name: str) -> None:
+    """Raise if others have another version of this package: what they cannot read ends them."""
+    try:
+        found = {client.run_on_scheduler(installed), *client.run(installed).values()}
+    except Exception as error:  # an ImportError, which some versions of Dask give another type
+        raise BayesCaffeError(
+            f"{name}: the scheduler or a worker lacks bayescaffe {__version__}: {error}"
+        ) from error
+    if others := found - {__version__}:
+        raise BayesCaffeError(
+            f"{name}: has bayescaffe {', '.join(sorted(others))}, but this is {__version__}"
+        )
 
 
 def _ignore_interrupts(distributed):
@@ -238,6 +254,11 @@ def _same(job: Job) -> Job:
 
 _opened: dict[str, Work] = {}
 _one_at_a_time = threading.Lock()  # a net is not for several threads
+
+
+def installed() -> str:
+    """The version of this package on a worker."""
+    return __version__
 
 
 def draw_part(job: Job, images: range, draws: range, path: Path) -> None:

@@ -50,8 +50,8 @@ def merge(
     """
     if not paths:
         raise BayesCaffeError(f"{argument('paths')}: at least one draws file is needed")
-    if out is not None:
-        _keep_apart(paths, Path(out))
+    if out is not None and Path(out).resolve() in {Path(path).resolve() for path in paths}:
+        raise BayesCaffeError(f"{argument('out', str(out))}: is one of the parts")
     parts, shape = _outlines([Path(path) for path in paths])
     _check_cover(parts, *shape[:2])
 
@@ -65,13 +65,6 @@ def merge(
         return fill(np.empty(shape, np.float32))
     write_draws(out, shape, fill)
     return load_draws(out)
-
-
-def _keep_apart(paths: Sequence[str | os.PathLike], out: Path) -> None:
-    if not out.parent.is_dir():
-        raise BayesCaffeError(f"{out}: cannot be written, there is no directory {out.parent}")
-    if out.resolve() in {Path(path).resolve() for path in paths}:
-        raise BayesCaffeError(f"{argument('out', str(out))}: is one of the parts")
 
 
 def _outlines(paths: Sequence[Path]) -> tuple[list[_Part], tuple[int, int, int]]:
