@@ -109,7 +109,7 @@ def test_paths_may_differ_if_hashes_do_not(tmp_path):
 
 
 def test_memory_is_bounded_and_a_large_result_is_mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr("bayescaffe.common.npz.IN_MEMORY", 0)
+    monkeypatch.setattr("bayescaffe.common.npz.IN_MEMORY", 2**23)  # less than the result
     array = np.memmap(tmp_path / "x", np.float32, "w+", shape=(10, 20_000, 10))  # 8 MB
     array[:] = np.arange(10, dtype=np.float32)[:, np.newaxis, np.newaxis]
     paths = []
@@ -122,6 +122,7 @@ def test_memory_is_bounded_and_a_large_result_is_mapped(tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(found.probabilities.base, np.memmap)
+    assert not isinstance(load_draws(paths[0]).probabilities.base, np.memmap)
     assert np.array_equal(found.probabilities[:, 7, 3], np.arange(20) % 10)
     assert peak < 5e6
 

@@ -52,8 +52,9 @@ ZIP_ERRORS = (
 class NpzFile:
     """An .npz file to read arrays from, by name. Arrays stay valid when it is closed."""
 
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike, is_mapped: bool = False) -> None:
+        """Open a file; `is_mapped` maps small arrays, too."""
+        self.path, self._is_mapped = Path(path), is_mapped
         self._file = open_regular(path)
         self._unpacked = 0
         try:
@@ -111,7 +112,7 @@ class NpzFile:
         # The bytes begin behind the header, the name and the extra field.
         lengths = np.frombuffer(self._file.read(4), "<u2").tolist()
         start = info.header_offset + 30 + sum(lengths)
-        return StoredArray(self._file, start, info.file_size, self.path, info.CRC)
+        return StoredArray(self._file, start, info.file_size, self.path, info.CRC, self._is_mapped)
 
     def _unpack(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
         needed = npy_size(member)
@@ -120,7 +121,7 @@ class NpzFile:
         check_unpacked(self._unpacked, self.path)
         with tempfile.TemporaryFile() as unpacked, self._zip.open(info) as again:
             shutil.copyfileobj(again, unpacked, CHUNK)
-            return StoredArray(unpacked, 0, needed, self.path)
+            return StoredArray(unpacked, 0, needed, self.path, is_mapped=self._is_mapped)
 
 
 class StoredArray:
@@ -140,6 +141,7 @@ class StoredArray:
         size: int,
         path: str | os.PathLike,
         checksum: int | None = None,
+        is_mapped: bool = False,
     ) -> None:
         """Raises ValueError for what is not an .npy, is cut short, is not what its checksum says,
         or holds Python objects.
@@ -148,6 +150,7 @@ class StoredArray:
             file: stays the caller's, who may close it.
             start, size: the bytes of the .npy in the file.
             checksum: CRC-32 of these bytes. An array in memory is compared with it as it is read.
+            is_mapped: map it even if it is small.
         """
         file.seek(start)
         shape, order, dtype = _read_header(file)
@@ -157,7 +160,7 @@ class StoredArray:
         needed = self._start - start + count
         if needed > size or (checksum is not None and needed != size):
             raise ValueError(f"it has {size} bytes, but its header needs {needed}")
-        self._is_mapped = shape != () and count > IN_MEMORY
+        self._is_mapped = shape != () and count > (0 if is_mapped else IN_MEMORY)
         content = None if self._is_mapped else np.empty(count, np.uint8)
         if checksum is not None:
             _read_checked(file, start, self._start, count, checksum, content)

@@ -323,7 +323,12 @@ def load_draws(path: str | os.PathLike) -> Draws:
     Up to 1 GiB of probabilities are read into memory. More than that stays on disk until it is
     used: see `Draws.probabilities`.
     """
-    return _load(path, is_outline=False)
+    return _load(path)
+
+
+def load_mapped(path: str | os.PathLike) -> Draws:
+    """Open a draws file, and leave its probabilities on disk until they are used, however few."""
+    return _load(path, is_mapped=True)
 
 
 def load_outline(path: str | os.PathLike) -> Draws:
@@ -332,8 +337,8 @@ def load_outline(path: str | os.PathLike) -> Draws:
     return _load(path, is_outline=True)
 
 
-def _load(path: str | os.PathLike, is_outline: bool) -> Draws:
-    with NpzFile(path) as file:
+def _load(path: str | os.PathLike, is_outline: bool = False, is_mapped: bool = False) -> Draws:
+    with NpzFile(path, is_mapped) as file:
         stored = None if is_outline else file.stored("probabilities")
         probabilities = file.outline("probabilities") if is_outline else stored.array
         labels = file.array("labels") if "labels" in file else None

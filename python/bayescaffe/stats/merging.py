@@ -13,7 +13,7 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument, span
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.stats.draws import Draws, load_draws, load_outline, write_draws
+from bayescaffe.stats.draws import Draws, load_draws, load_mapped, load_outline, write_draws
 
 PATHS = ("net", "weights", "data")
 """What may differ in its name and be the same: its hash is compared."""
@@ -202,7 +202,7 @@ def _joined(parts: Sequence[_Part], probabilities: np.ndarray, bar: ProgressBar)
     meta: dict = {}
     created, seconds = [], 0.0
     for part in parts:
-        draws = load_draws(part.path)
+        draws = load_mapped(part.path)
         if (draws.image_range, draws.draw_range) != (part.images, part.draws):
             raise BayesCaffeError(f"{part.path}: has changed while it was read")
         place = probabilities[part.draws.start : part.draws.stop, part.images.start :]
