@@ -14,7 +14,7 @@ Bayesian Caffe: Caffe with Bayesian layers.
 
   caffe train -solver SOLVER     Caffe's own tool: train, test, time, device_query
   convert_imageset               and compute_image_mean: Caffe's tools for pictures
-  bayescaffe COMMAND             data, convert, check, train, sample, analyze, predict, inspect, pack, export, report
+  bayescaffe COMMAND             data, convert, check, train, sample, merge, calibrate, analyze, predict, inspect, pack, export, report
   python                         with the modules caffe and bayescaffe
   jupyter lab --ip=0.0.0.0       publish port 8888 to use it
   demo                           train a Bayesian LeNet on MNIST and report its uncertainty

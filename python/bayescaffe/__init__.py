@@ -22,6 +22,7 @@ Each command is also a function:
     bayescaffe train      train("solver.prototxt"), train_seeds("solver.prototxt", range(1, 6))
     bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100),
                           sample(Mixture([model, other]), images)
+    bayescaffe merge      merge(["first.npz", "second.npz"], "all.npz")
     bayescaffe calibrate  calibrate(model, held_out, out="calibrated.caffemodel")
     bayescaffe analyze    analyze(draws), stopping_rule(draws, error=0.001)
     bayescaffe predict    predict(model, ["digit.png"])
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from bayescaffe.reporting.page import report
     from bayescaffe.stats.analysis import Analysis, analyze
     from bayescaffe.stats.draws import Draws, load_draws, save_draws
+    from bayescaffe.stats.merging import merge
     from bayescaffe.stats.stopping import StoppingRule, stopping_rule
     from bayescaffe.training.log import read_curve
     from bayescaffe.training.seeds import train_seeds
@@ -81,6 +83,7 @@ _MEMBERS = {
     "reporting.page": ["report"],
     "stats.analysis": ["Analysis", "analyze"],
     "stats.draws": ["Draws", "load_draws", "save_draws"],
+    "stats.merging": ["merge"],
     "stats.stopping": ["StoppingRule", "stopping_rule"],
     "training.log": ["read_curve"],
     "training.seeds": ["train_seeds"],
@@ -114,6 +117,7 @@ __all__ = [
     "inspect",
     "limits",
     "load_draws",
+    "merge",
     "open_images",
     "pack",
     "plots",

@@ -29,7 +29,7 @@ from bayescaffe import (  # noqa: E402
 from bayescaffe.common.errors import BayesCaffeError  # noqa: E402
 from bayescaffe.data.datasets import prepare_idx  # noqa: E402
 from bayescaffe.data.lmdb import LmdbImages  # noqa: E402
-from bayescaffe.infer import sampling, stages  # noqa: E402
+from bayescaffe.infer import stages, work  # noqa: E402
 from bayescaffe.net.model import Model  # noqa: E402
 
 pytestmark = pytest.mark.engine
@@ -197,7 +197,7 @@ def test_a_late_draw_that_is_not_finite_is_named(world, monkeypatch):
 
     def fail(self, images, draws, *args, **options):
         if 4 in draws:
-            raise sampling.NotFiniteError("x", 5, "6", "out")
+            raise work.NotFiniteError("x", 5, "6", "out")
         return draw(self, images, draws, *args, **options)
 
     monkeypatch.setattr(Model, "sample", fail)
@@ -271,7 +271,7 @@ def test_progress_goes_to_the_end(world, monkeypatch):
         def move_to(self, done):
             told.append(done / self.total)
 
-    monkeypatch.setattr(sampling, "ProgressBar", Bar)
+    monkeypatch.setattr(work, "ProgressBar", Bar)
     sample(world.model, world.images, adaptive=world.rule)
     assert told == sorted(told) and told[-1] == 1 and len(told) > 4
 

@@ -11,12 +11,15 @@ from bayescaffe.cli.arguments import (
     add_adaptive_argument,
     add_data_arguments,
     add_net_arguments,
+    count,
+    index_range,
     read_class_names,
     read_models,
 )
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, span
 
 if TYPE_CHECKING:
+    from bayescaffe.net.model import Model
     from bayescaffe.stats.draws import Draws
 
 DESCRIPTION = """\
@@ -49,6 +52,14 @@ With --passes analytic, means and variances go through the net once, at the pric
 draws, and 256 draws are taken of the class scores alone. No network has these, but their means and
 intervals are close to those of many networks; docs/metrics.md tells how close.
 
+--images and --draws compute a part: some images, some of the --passes draws, or both. The file
+tells which part it is, and `bayescaffe merge` joins such files. So the tasks of a job array can
+share the work without knowing of each other. The bits are those of one process.
+
+--workers computes in N processes, and --dask on the workers of a Dask scheduler, which must see all
+files under the same names. Both need the Python package distributed. A worker that dies is
+replaced. The file is that of one process. docs/scale.md tells more.
+
 Labels come from the LMDB, the list (behind the name), the .npz, --labels, or sub-folders that are
 named by numbers or classes. Without labels there is no error to report."""
 
@@ -63,6 +74,8 @@ examples:
                                                                            give the same answer
   bayescaffe sample trained.caffemodel --passes analytic    about the answer of many draws, in one
                                                             pass
+  bayescaffe sample trained.caffemodel --workers 4 --out draws.npz         four processes
+  bayescaffe sample trained.caffemodel --draws 50-99 --out second.npz      a part; see merge
 
 In Python:
   model = bayescaffe.Model("net.prototxt", "net.caffemodel")
@@ -90,7 +103,32 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "for several, in this directory)",
     )
     add_adaptive_argument(parser)
+    _add_parts(parser)
     parser.set_defaults(run=_run)
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("parts and workers")
+    for option, what in (("image", "images, counted from 0"), ("draw", "draws, of all --passes")):
+        group.add_argument(
+            f"--{option}s",
+            dest=f"{option}_range",
+            type=index_range,
+            metavar="A-B",
+            help=f"only these {what}; both ends belong to them",
+        )
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=count, metavar="N", help="compute in N processes")
+    where.add_argument(
+        "--dask", metavar="ADDRESS", help="compute on a Dask cluster: tcp://host:port"
+    )
+    group.add_argument(
+        "--parts",
+        type=Path,
+        metavar="DIR",
+        help="with workers: write the parts of the result to DIR and keep them (default: beside "
+        "the draws file, and removed)",
+    )
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -109,8 +147,7 @@ def _run(args: argparse.Namespace) -> None:
     elif args.channels is not None:
         raise BayesCaffeError("--channels: needs --data; the net takes its own LMDB as it is")
     models = read_models(args, images.shape if images else None)
-    name = models[0].weights.name if len(models) == 1 else "mixture"
-    out = args.out or Path(name).with_suffix(".draws.npz")
+    out = args.out or _default_out(args, models)
     draws = sample(
         mixture(models),
         images,
@@ -118,13 +155,26 @@ def _run(args: argparse.Namespace) -> None:
         out=out,
         adaptive=args.adaptive,
         class_names=class_names,
+        image_range=args.image_range,
+        draw_range=args.draw_range,
+        workers=args.workers,
+        dask=args.dask,
+        parts=args.parts,
         progress=not args.quiet,
     )
     _print(args, draws, out)
 
 
+def _default_out(args: argparse.Namespace, models: list[Model]) -> Path:
+    """Parts have names of their own."""
+    stem = models[0].weights.stem if len(models) == 1 else "mixture"
+    ranges = {"images": args.image_range, "draws": args.draw_range}
+    part = "".join(f".{name}-{span(one)}" for name, one in ranges.items() if one)
+    return Path(f"{stem}{part}.draws.npz")
+
+
 def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
-    count, (images, classes) = draws.passes, draws.probabilities.shape[1:]
+    passes, (images, classes) = draws.passes, draws.probabilities.shape[1:]
     mean_draws = float(draws.draw_counts.mean())
     wrong = None
     if draws.labels is not None:
@@ -135,7 +185,7 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
     models = len(draws.models)
     result = {
         "out": str(out),
-        "draws": count,
+        "draws": passes,
         "mean_draws": mean_draws,
         "models": models,
         "images": images,
@@ -144,17 +194,21 @@ def _print(args: argparse.Namespace, draws: Draws, out: Path) -> None:
         "wrong": wrong,
         "error": None if wrong is None else wrong / images,
         "seconds": seconds,
+        **({"part": draws.part} if draws.part else {}),
     }
     if args.json:
         print(json.dumps(result))
         return
     from_models = f" from {models} models" if models > 1 else ""
-    on_average = f"up to {count:,} draws, {mean_draws:.1f} on average,"
-    drawn = on_average if draws.is_adaptive else f"{count:,} draws"
+    on_average = f"up to {passes:,} draws, {mean_draws:.1f} on average,"
+    drawn = on_average if draws.is_adaptive else f"{passes:,} draws"
     if draws.is_analytic:
-        drawn = f"analytic, {count:,} draws of the scores"
+        drawn = f"analytic, {passes:,} draws of the scores"
     print(f"{out}: {drawn}{from_models} of {images:,} images, {classes} classes")
+    if draws.part:
+        print(f"part: {draws.part}")
     if wrong is not None:
         print(f"error of the mean prediction: {wrong / images:.2%} ({wrong:,} of {images:,})")
     work, unit = (images, "image") if draws.is_analytic else (mean_draws * images, "image and draw")
-    print(f"time: {seconds:.1f} s, {1e6 * seconds / work:.1f} µs per {unit}")
+    together = " of all workers together" if args.workers or args.dask else ""
+    print(f"time: {seconds:.1f} s{together}, {1e6 * seconds / work:.1f} µs per {unit}")

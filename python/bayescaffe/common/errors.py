@@ -31,6 +31,11 @@ def argument(name: str, value: object = None) -> str:
     return option if value is None or value is True else f"{option} {value}"
 
 
+def known_options() -> Mapping[str, str]:
+    """The options that messages name now, by the names of the arguments."""
+    return _options
+
+
 @contextlib.contextmanager
 def arguments_are_options(options: Mapping[str, str]) -> Iterator[None]:
     """Let messages name the options of a command, given by the names of the arguments."""
@@ -45,6 +50,11 @@ def arguments_are_options(options: Mapping[str, str]) -> Iterator[None]:
 def times(shape: Sequence[int]) -> str:
     """A shape for people, such as 1x28x28."""
     return "x".join(map(str, shape))
+
+
+def span(indices: range) -> str:
+    """A range for people, as options take it: 0-99."""
+    return f"{indices.start}-{indices.stop - 1}"
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:

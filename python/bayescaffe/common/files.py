@@ -8,6 +8,7 @@ same way: caffe/util/atomic_file.hpp.
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import re
@@ -72,6 +73,34 @@ def scratch_file(path: Path) -> Iterator[Path]:
     finally:
         scratch.unlink(missing_ok=True)
         os.close(file)
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside the file `path`, for parts of it. It is removed afterwards; what
+    a killed process left is removed first."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.parts"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    folder = path.with_name(f".{path.name}.{secrets.token_hex(8)}.parts")
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        # Some network file systems have no locks.
+        with contextlib.suppress(OSError):
+            stack.enter_context(_locked(folder))
+        yield folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError if another process has locked it."""
+    lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
 
 
 def put_in_place(source: Path, target: Path) -> None:

@@ -4,6 +4,7 @@ An .npz is a zip archive of .npy files. NumPy reads and writes a whole member at
 member that is stored without compression is a memory map of the archive itself.
 """
 
+import contextlib
 import io
 import lzma
 import math
@@ -51,8 +52,9 @@ ZIP_ERRORS = (
 class NpzFile:
     """An .npz file to read arrays from, by name. Arrays stay valid when it is closed."""
 
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike, is_mapped: bool = False) -> None:
+        """Open a file; `is_mapped` maps small arrays, too."""
+        self.path, self._is_mapped = Path(path), is_mapped
         self._file = open_regular(path)
         self._unpacked = 0
         try:
@@ -78,14 +80,28 @@ class NpzFile:
     def stored(self, name: str) -> "StoredArray":
         """The array `name`. Its bytes are compared with their checksum, once. One that is
         compressed is unpacked into a nameless file."""
+        with self._member(name) as (info, member):
+            if info.compress_type == zipfile.ZIP_STORED:
+                return self._in_place(info)
+            return self._unpack(member, info)
+
+    def outline(self, name: str) -> np.ndarray:
+        """Zeros of the shape and the type of the array `name`, which take no memory. Only its
+        header is read."""
+        with self._member(name) as (info, member):
+            shape, _, dtype = _read_header(member)
+            _check_size(info, member.tell() + math.prod(shape) * dtype.itemsize)
+            return np.broadcast_to(np.zeros((), dtype), shape)
+
+    @contextlib.contextmanager
+    def _member(self, name: str) -> Iterator[tuple[zipfile.ZipInfo, BinaryIO]]:
+        """The open member of an array. Errors name it."""
         if name not in list(self):
             raise BayesCaffeError(f"{self.path}: has no array {name!r}, but {list(self)}")
         try:
             info = self._zip.getinfo(name + ".npy")
             with self._zip.open(info) as member:
-                if info.compress_type == zipfile.ZIP_STORED:
-                    return self._in_place(info)
-                return self._unpack(member, info)
+                yield info, member
         except ZIP_ERRORS as error:
             raise BayesCaffeError(
                 f"{self.path}: the array {name!r} is damaged, or of objects: {error}"
@@ -96,17 +112,16 @@ class NpzFile:
         # The bytes begin behind the header, the name and the extra field.
         lengths = np.frombuffer(self._file.read(4), "<u2").tolist()
         start = info.header_offset + 30 + sum(lengths)
-        return StoredArray(self._file, start, info.file_size, self.path, info.CRC)
+        return StoredArray(self._file, start, info.file_size, self.path, info.CRC, self._is_mapped)
 
     def _unpack(self, member: BinaryIO, info: zipfile.ZipInfo) -> "StoredArray":
         needed = npy_size(member)
-        if needed != info.file_size:
-            raise ValueError(f"it has {info.file_size} bytes, but its header needs {needed}")
+        _check_size(info, needed)
         self._unpacked += needed
         check_unpacked(self._unpacked, self.path)
         with tempfile.TemporaryFile() as unpacked, self._zip.open(info) as again:
             shutil.copyfileobj(again, unpacked, CHUNK)
-            return StoredArray(unpacked, 0, needed, self.path)
+            return StoredArray(unpacked, 0, needed, self.path, is_mapped=self._is_mapped)
 
 
 class StoredArray:
@@ -126,6 +141,7 @@ class StoredArray:
         size: int,
         path: str | os.PathLike,
         checksum: int | None = None,
+        is_mapped: bool = False,
     ) -> None:
         """Raises ValueError for what is not an .npy, is cut short, is not what its checksum says,
         or holds Python objects.
@@ -134,6 +150,7 @@ class StoredArray:
             file: stays the caller's, who may close it.
             start, size: the bytes of the .npy in the file.
             checksum: CRC-32 of these bytes. An array in memory is compared with it as it is read.
+            is_mapped: map it even if it is small.
         """
         file.seek(start)
         shape, order, dtype = _read_header(file)
@@ -143,7 +160,7 @@ class StoredArray:
         needed = self._start - start + count
         if needed > size or (checksum is not None and needed != size):
             raise ValueError(f"it has {size} bytes, but its header needs {needed}")
-        self._is_mapped = shape != () and count > IN_MEMORY
+        self._is_mapped = shape != () and count > (0 if is_mapped else IN_MEMORY)
         content = None if self._is_mapped else np.empty(count, np.uint8)
         if checksum is not None:
             _read_checked(file, start, self._start, count, checksum, content)
@@ -173,6 +190,11 @@ class StoredArray:
             if os.preadv(self._file.fileno(), [into.data.cast("B")], place) != into.nbytes:
                 raise BayesCaffeError(f"{self._path}: truncated while it was in use")
         return part.T if is_fortran else part
+
+
+def _check_size(info: zipfile.ZipInfo, needed: int) -> None:
+    if needed != info.file_size:
+        raise ValueError(f"it has {info.file_size} bytes, but its header needs {needed}")
 
 
 def _read_checked(

@@ -73,6 +73,13 @@ def open_images(
             f"{argument('channels', channels)} is for arrays and LMDBs; image files tell the order "
             "themselves"
         )
+    if isinstance(data, (str, os.PathLike)):
+        source.recipe = {
+            "data": os.path.abspath(data),
+            "labels": os.path.abspath(labels) if isinstance(labels, (str, os.PathLike)) else labels,
+            "channels": channels,
+            "invert": invert,
+        }
     return source
 
 

@@ -33,6 +33,9 @@ class Images(ABC):
     """The files' names, if each image is one."""
     labels: Labels = None
     """int64 per image; None if not known, or if only `in_order` tells them."""
+    recipe: dict | None = None
+    """The arguments of `open_images` that open them again in another process; None if they are
+    not files."""
     _is_reversed = False
 
     def name_classes(self, class_names: Sequence[str]) -> None:  # noqa: B027
@@ -79,9 +82,8 @@ class Images(ABC):
         """Images x channels x …, in the order that `fit` was asked for."""
         return images[:, ::-1] if self._is_reversed else images
 
-    def in_order(self) -> Take:
-        """A function that gives the images from the first to the last, some at each call."""
-        start = 0
+    def in_order(self, start: int = 0) -> Take:
+        """A function that gives the images from `start` to the last, some at each call."""
 
         def take(count: int) -> tuple[np.ndarray, Labels]:
             nonlocal start

@@ -197,8 +197,8 @@ class LmdbImages(Images):
         empty = np.empty((0, *self.shape), self._dtype)
         return self._ordered(np.stack(images) if images else empty)
 
-    def in_order(self) -> Take:
-        records = self._records()
+    def in_order(self, start: int = 0) -> Take:
+        records = self._records(start)
 
         def take(count: int) -> tuple[np.ndarray, Labels]:
             images = np.empty((count, *self.shape), self._dtype)
@@ -214,9 +214,12 @@ class LmdbImages(Images):
     def describe(self, index: int) -> str:
         return f"{self.path}: record {index}"
 
-    def _records(self) -> Iterator[tuple[np.ndarray, int | None]]:
+    def _records(self, start: int) -> Iterator[tuple[np.ndarray, int | None]]:
         with self._transaction(buffers=True) as transaction:
-            for index, (key, record) in enumerate(transaction.cursor()):
+            cursor = transaction.cursor()
+            if start:
+                cursor.set_key(self._all_keys()[start])
+            for index, (key, record) in enumerate(cursor, start):
                 yield self._record(index, key, record)
 
     @contextlib.contextmanager

@@ -6,24 +6,20 @@ draws = bayescaffe.sample(model, images, passes=100)
 
 import logging
 import os
-import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 
-from bayescaffe import __version__
-from bayescaffe.common.errors import BayesCaffeError, argument
-from bayescaffe.common.files import sha256
-from bayescaffe.common.progress import ProgressBar
-from bayescaffe.data.digests import images_sha256
+from bayescaffe.common.errors import BayesCaffeError, argument, span
 from bayescaffe.data.images import Images, ImageSource, open_images
-from bayescaffe.infer.stages import Stages, as_rule, part_size
+from bayescaffe.infer.stages import as_rule
+from bayescaffe.infer.work import Work
+from bayescaffe.infer.workers import draw_on_workers
 from bayescaffe.net.analytic import ANALYTIC, as_analytic
 from bayescaffe.net.mixture import Mixture, as_mixture
-from bayescaffe.net.model import Model, NotFiniteError
-from bayescaffe.stats.draws import Block, Draws, load_draws, write_draws
+from bayescaffe.net.model import Model
+from bayescaffe.stats.draws import Draws, load_draws
 from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
@@ -41,6 +37,11 @@ def sample(
     class_names: Sequence[str] | None = None,
     channels: str | None = None,
     invert: bool = False,
+    image_range: range | None = None,
+    draw_range: range | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
+    parts: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> Draws:
     """Compute the class probabilities of images in many draws of a net.
@@ -63,6 +64,15 @@ def sample(
         labels, channels, invert: see `open_images`.
         class_names: a name for each class, to be kept with the draws; by default those of the
             net's LMDB.
+        image_range, draw_range: compute only these of the images and of the `passes` draws, such as
+            range(50, 100). The result has the bits that the whole has there, and its meta tells
+            which part it is; `merge` joins such files.
+        workers: compute in so many processes, with Dask. A script needs
+            `if __name__ == "__main__":`, as for multiprocessing.
+        dask: compute on the workers of the Dask scheduler of this address, tcp://host:port. They
+            must see the net, the images and the folder of `out` under the same names.
+        parts: a folder where workers write parts of the result, as `image_range` and `draw_range`
+            give them, and where these stay. Without it they are beside `out`, and removed.
         progress: show a progress bar if this runs on a terminal or in a notebook.
     """
     if out is not None and not Path(out).parent.is_dir():
@@ -71,6 +81,8 @@ def sample(
     def open_source(data: ImageSource) -> Images:
         return open_images(data, labels=labels, channels=channels, invert=invert)
 
+    ranges = {"image_range": image_range, "draw_range": draw_range}
+    _check_combination(ranges, {"workers": workers, "dask": dask}, passes, adaptive, out, parts)
     source = None if images is None else open_source(images)
     model = as_mixture(model, weights, source.shape if source else None)
     is_analytic = passes == ANALYTIC
@@ -89,150 +101,61 @@ def sample(
             lmdb = f"the LMDB {model.data} is not there" if model.data else "the net reads no LMDB"
             raise BayesCaffeError(f"{model.path}: {lmdb}; name the images as {argument('images')}")
         source = open_source(model.test_images)
-    source.name_classes(class_names or ())
-    model.fit(source)
-    meta = _meta(model, source, passes, class_names)
-    if is_analytic:
-        meta["analytic"] = True
-    if rule is not None:
-        meta["stopping_rule"] = rule.as_dict()
-    run = _Run(model, source, passes, progress)
-    shape = (rule.stages[0] if rule else passes, len(source), model.classes)
-
-    def fill(probabilities: np.ndarray) -> Draws:
-        later, seconds = run.fill(probabilities, rule)
-        return Draws(probabilities, run.labels, {**meta, "seconds": seconds}, later)
-
-    if out is None:
-        return fill(np.empty(shape, np.float32))
-    write_draws(out, shape, fill)
-    return load_draws(out)
+    images_of = _checked_range("image_range", image_range, len(source), "images")
+    draws_of = _checked_range("draw_range", draw_range, passes, "draws")
+    work = Work(model, source, passes, class_names)
+    if workers or dask:
+        return draw_on_workers(work, Path(out), workers, dask, parts, progress)
+    drawn = work.draw(
+        out, images_of, draws_of, rule=rule, is_analytic=is_analytic, progress=progress
+    )
+    return drawn or load_draws(out)
 
 
-def _meta(
-    model: Model | Mixture, source: Images, passes: int, class_names: Sequence[str] | None
-) -> dict[str, object]:
-    """Where draws come from, to be kept with them."""
-    if isinstance(model, Mixture):
-        origin = {
-            "models": [
-                {**_files(one), "is_random": one.is_random, "untrained": one.untrained}
-                for one in model.models
-            ],
-            "model_of_draw": [model.model_of(draw) for draw in range(passes)],
-        }
-    else:
-        origin = _files(model)
-    return {
-        "seed": model.seed,
-        **origin,
-        "data": str(source.path) if source.path else None,
-        "data_sha256": images_sha256(source),
-        "passes": passes,
-        "version": __version__,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "class_names": None if class_names is None else list(class_names),
-        "names": source.names,
-        "channels": source.channels,
-        "mc_dropout": model.mc_dropout,
-        "is_random": model.is_random,
-        "untrained": model.untrained,
-    }
+def _check_combination(
+    ranges: dict[str, object],
+    places: dict[str, object],
+    passes: int | str | None,
+    adaptive: object,
+    out: object,
+    parts: object,
+) -> None:
+    """Raise if arguments of `sample` cannot go together.
 
-
-def _files(model: Model) -> dict[str, str]:
-    return {
-        "net": str(model.path),
-        "weights": str(model.weights),
-        "net_sha256": sha256(model.path),
-        "weights_sha256": sha256(model.weights),
-    }
-
-
-class _Run:
-    """One `sample`: feeds the net with the images, and checks what it gives."""
-
-    def __init__(self, model: Model | Mixture, source: Images, passes: int, progress: bool) -> None:
-        self._model, self._source = model, source
-        self._passes, self._progress = passes, progress
-        self._take = source.in_order()
-        self._labels: list[np.ndarray] = []  # of each part
-        self._start, self._images = 0, np.empty(0)  # the part that the net works on
-        self._reading = 0.0  # seconds
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        """Of the images that were read."""
-        return np.concatenate(self._labels) if self._labels else None
-
-    def fill(
-        self, probabilities: np.ndarray, rule: StoppingRule | None
-    ) -> tuple[tuple[Block, ...], float]:
-        """Fill draws x images x classes, those of the first stage if there is a rule; return the
-        draws of later stages, and the seconds that the net took."""
-        count = len(self._source)
-
-        def read(first: int, size: int) -> np.ndarray:
-            began = time.perf_counter()
-            images = self._next(first, size)
-            self._reading += time.perf_counter() - began
-            return images
-
-        with ProgressBar(self._passes * count, "sampling", show=self._progress, scale=True) as bar:
-
-            def show(share: float) -> None:
-                bar.move_to(round(share * self._passes * count))
-
-            began, later = time.perf_counter(), ()
-            try:
-                if rule is None:
-                    self._model.sample_parts(read, count, self._passes, probabilities, show)
-                else:
-                    stages = Stages(self._model, rule, probabilities, bar.move_to)
-                    step = part_size(self._model, rule)
-                    for first in range(0, count, step):
-                        stages.add(read(first, min(step, count - first)))
-                    later = stages.finish()
-            except NotFiniteError as error:
-                raise BayesCaffeError(self._explain(error)) from error
-            seconds = time.perf_counter() - began - self._reading
-        return later, seconds
-
-    def _next(self, first: int, size: int) -> np.ndarray:
-        images, labels = self._take(size)
-        if labels is not None:
-            self._check_labels(labels, first)
-            self._labels.append(labels)
-        if first == 0:
-            self._warn_of_small_numbers(images)
-        self._start, self._images = first, images
-        return images
-
-    def _check_labels(self, labels: np.ndarray, first: int) -> None:
-        wrong = np.flatnonzero((labels < 0) | (labels >= self._model.classes))
-        if len(wrong):
-            raise BayesCaffeError(
-                f"{self._source.describe(first + wrong[0])}: label {labels[wrong[0]]} is not "
-                f"within 0..{self._model.classes - 1}, the classes of the net"
-            )
-
-    def _warn_of_small_numbers(self, images: np.ndarray) -> None:
-        scale = self._model.transform.scale
-        if images.dtype.kind == "f" and images.max() <= 1 and scale < 0.1:
-            log.warning(
-                "%s: pixels are at most 1, and the net multiplies them by %g; are they meant to be "
-                "0 to 255? (%s leaves them as they are)",
-                *(self._source.path or "array", scale, argument("scale", 1)),
-            )
-
-    def _explain(self, error: NotFiniteError) -> str:
-        """Say of which image the net gave what is no number, and why."""
-        name = self._source.describe(error.image)
-        # Before a later stage, the image is of an earlier part, and its pixels were numbers.
-        place = error.image - self._start
-        if place >= 0 and not np.isfinite(self._images[place]).all():
-            return f"{name}: has pixels that are no numbers (NaN or infinite)"
-        return (
-            f"{name}: the net gives a probability that is no number (NaN), in draw {error.draw}, "
-            f"from layer '{error.layer}' on; its weights may be too large"
+    Args:
+        ranges: those that choose a part, by name.
+        places: those that choose where to compute.
+    """
+    chosen = [argument(name) for name, value in ranges.items() if value is not None]
+    where = [argument(name) for name, value in places.items() if value is not None]
+    for name in (*where, *chosen):
+        if adaptive is not None:
+            raise BayesCaffeError(f"{argument('adaptive')}: does not work with {name}")
+        if passes == ANALYTIC:
+            raise BayesCaffeError(f"{argument('passes', ANALYTIC)}: does not work with {name}")
+    if len(where) > 1:
+        raise BayesCaffeError(f"{where[1]}: does not work with {where[0]}")
+    if where and chosen:
+        raise BayesCaffeError(
+            f"{chosen[0]}: does not work with {where[0]}, which computes all parts"
         )
+    if where and out is None:
+        raise BayesCaffeError(f"{where[0]}: needs a file to write, {argument('out')}")
+    if parts is not None and not where:
+        raise BayesCaffeError(f"{argument('parts')}: needs {argument('workers')} or a Dask cluster")
+    if places["workers"] is not None and places["workers"] < 1:
+        raise BayesCaffeError(f"{argument('workers', places['workers'])}: at least one is needed")
+
+
+def _checked_range(name: str, indices: range | None, count: int, what: str) -> range:
+    """This range, by default all."""
+    if indices is None:
+        return range(count)
+    if not isinstance(indices, range) or indices.step != 1 or not indices:
+        raise BayesCaffeError(f"{argument(name, indices)}: expected a range such as range(0, 100)")
+    if indices.start < 0 or indices.stop > count:
+        raise BayesCaffeError(
+            f"{argument(name)}: {span(indices)} is not within {span(range(count))}, the {what}"
+            + (f"; {argument('passes')} sets their number" if what == "draws" else "")
+        )
+    return indices

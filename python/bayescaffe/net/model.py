@@ -174,6 +174,7 @@ class Model(Sampler):
         self.path, self.weights = Path(net), Path(weights)
         self.seed, self.mc_dropout = seed, mc_dropout
         self._gpu, self._draw_memory = gpu, draw_memory
+        self._given = {"output": output, "image_shape": image_shape, "scale": scale, "mean": mean}
         inference = self._read(output, image_shape, scale, mean)
         layers = {layer.name: layer for layer in read_weights(weights)}
         stock = without_posterior(inference.net.layer, layers)
@@ -237,14 +238,22 @@ class Model(Sampler):
 
     def with_weights(self, caffemodel: str | os.PathLike) -> "Model":
         """The model of a caffemodel that carries its net, with the same seed and options."""
-        return Model(
-            caffemodel,
-            seed=self.seed,
-            mc_dropout=self.mc_dropout,
-            gpu=self._gpu,
-            untrained=self.untrained,
-            draw_memory=self._draw_memory,
-        )
+        return Model(caffemodel, **self._options)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The arguments that make this model again, in another process."""
+        return {"net": self.path, "weights": self.weights, **self._options, **self._given}
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "mc_dropout": self.mc_dropout,
+            "gpu": self._gpu,
+            "untrained": self.untrained,
+            "draw_memory": self._draw_memory,
+        }
 
     def to_carry(self):
         """What a caffemodel needs to work without other files: an `InferenceParameter`."""

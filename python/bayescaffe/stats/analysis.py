@@ -225,6 +225,8 @@ def analyze(
     warnings = [few] if few else []
     if count > 1 and not draws.meta.get("is_random", True):
         warnings.append(f"all {count} draws are the same, because no layer of the net is random")
+    if draws.part:
+        warnings.append(f"only a part: {draws.part}; `bayescaffe merge` joins parts")
     warnings += _other_interval(draws, level, interval)
     found = _per_image(draws, name, labels, level, interval, progress)
     judged = {} if labels is None else _judge(found, labels, bins)
@@ -314,7 +316,7 @@ def _per_image(
     model_of_draw = _names(source, "model_of_draw", source.passes, name)
     with ProgressBar(source.probabilities.shape[1], "analysing", show=progress, delay=1) as bar:
         for images, chunk in source.parts():
-            _check(chunk, name, images)
+            _check(chunk, source, name, images)
             mean = chunk.mean(axis=0, dtype=np.float64)
             predicted = mean.argmax(axis=-1)
             lower, upper = intervals.KINDS[interval](chunk, level)
@@ -343,7 +345,7 @@ def _per_image(
     return {key: np.concatenate([part[key] for part in parts])[place] for key in parts[0]}
 
 
-def _check(chunk: np.ndarray, name: str, images: np.ndarray) -> None:
+def _check(chunk: np.ndarray, source: Draws, name: str, images: np.ndarray) -> None:
     """Raise if these are not probabilities; `images` are the indices of the chunk's images."""
     with np.errstate(invalid="ignore"):
         sums = chunk @ np.ones(chunk.shape[2], chunk.dtype)
@@ -355,9 +357,9 @@ def _check(chunk: np.ndarray, name: str, images: np.ndarray) -> None:
     number, image = np.argwhere(~is_good)[0]
     numbers = chunk[number, image]
     raise BayesCaffeError(
-        f"{name}: draw {number} of image {images[image]} is not probabilities: expected numbers "
-        f"from 0 to 1 with a sum of 1, found {numbers.min():g} to {numbers.max():g} with a sum of "
-        f"{sums[number, image]:g}"
+        f"{name}: draw {source.draw_range[number]} of image {source.image_range[images[image]]} is "
+        f"not probabilities: expected numbers from 0 to 1 with a sum of 1, found "
+        f"{numbers.min():g} to {numbers.max():g} with a sum of {sums[number, image]:g}"
     )
 
 

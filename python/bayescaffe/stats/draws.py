@@ -16,6 +16,10 @@ Adaptive sampling gives some images fewer draws. Its files have these members as
                        next member, of the images with more than K draws, in order
 
 `probabilities` then has the draws that all images have.
+
+A file may be a part of the draws, of the images or of both. Then `part` in its meta is an object:
+`first_draw` and `first_image` name the first that it has, and `all_images` is the number of images
+of the whole; `passes` is the number of draws of the whole. `merge` joins such files.
 """
 
 import functools
@@ -28,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError
+from bayescaffe.common.errors import BayesCaffeError, span
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.npz import NpzFile, StoredArray, write_npz
 from bayescaffe.common.packages import import_optional
@@ -90,7 +94,9 @@ class Draws:
     model of each draw: draw k of the file is draw k of that model.
 
     After adaptive sampling, `stopping_rule` is the rule that settled the images, and `passes` the
-    number of draws of an image that it did not settle."""
+    number of draws of an image that it did not settle.
+
+    If these are a part, `part` tells which: see `image_range` and `draw_range`."""
     later: tuple[Block, ...] = ()
     """After adaptive sampling, further draws of the images that were not settled by then."""
     _stored: StoredArray | None = field(default=None, repr=False, compare=False)
@@ -103,6 +109,8 @@ class Draws:
         if self.is_adaptive:
             mean = f"{self.draw_counts.mean():.1f}"
             lines.append(f"  adaptive: up to {self.passes} draws of an image, {mean} on average")
+        if self.part:
+            lines.append(f"  part: {self.part}")
         known = [key for key in ("path", "net", "weights", "data", "seed") if key in self.meta]
         lines += [f"  {key}: {self.meta[key]}" for key in known]
         if self.meta.get("models"):
@@ -124,6 +132,40 @@ class Draws:
         if self.is_adaptive and isinstance(self.meta.get("passes"), int):
             return self.meta["passes"]
         return self._blocks[-1].end
+
+    @property
+    def draw_range(self) -> range:
+        """The names of the draws: those of a part need not begin with 0."""
+        first = self._part.get("first_draw", 0)
+        return range(first, first + self.passes)
+
+    @property
+    def image_range(self) -> range:
+        """Which of all images these are."""
+        first = self._part.get("first_image", 0)
+        return range(first, first + self.probabilities.shape[1])
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """How many draws and images there are with all other parts."""
+        if not self._part:
+            return self.passes, self.probabilities.shape[1]
+        return self.meta["passes"], self._part["all_images"]
+
+    @property
+    def part(self) -> str | None:
+        """Which part of the whole these are, for people; None if they are the whole."""
+        passes, images = self.whole
+        if (len(self.draw_range), len(self.image_range)) == (passes, images):
+            return None
+        return (
+            f"images {span(self.image_range)} of {images:,}, draws {span(self.draw_range)} of "
+            f"{passes:,}"
+        )
+
+    @property
+    def _part(self) -> dict[str, int]:
+        return self.meta.get("part") or {}
 
     @property
     def is_adaptive(self) -> bool:
@@ -199,8 +241,8 @@ class Draws:
         draws, images, classes = probabilities.shape
         names, class_names = self.meta.get("names"), self.meta.get("class_names")
         coords = {
-            "draw": np.arange(draws),
-            "image": np.arange(images) if names is None else names,
+            "draw": np.arange(draws) + self.draw_range.start,
+            "image": np.arange(images) + self.image_range.start if names is None else names,
             "class": np.arange(classes) if class_names is None else class_names,
         }
         if self.labels is not None:
@@ -281,9 +323,24 @@ def load_draws(path: str | os.PathLike) -> Draws:
     Up to 1 GiB of probabilities are read into memory. More than that stays on disk until it is
     used: see `Draws.probabilities`.
     """
-    with NpzFile(path) as file:
-        stored = file.stored("probabilities")
-        probabilities = stored.array
+    return _load(path)
+
+
+def load_mapped(path: str | os.PathLike) -> Draws:
+    """Open a draws file, and leave its probabilities on disk until they are used, however few."""
+    return _load(path, is_mapped=True)
+
+
+def load_outline(path: str | os.PathLike) -> Draws:
+    """Open a draws file without reading its probabilities; zeros that take no memory stand for
+    them. All else is checked as `load_draws` does."""
+    return _load(path, is_outline=True)
+
+
+def _load(path: str | os.PathLike, is_outline: bool = False, is_mapped: bool = False) -> Draws:
+    with NpzFile(path, is_mapped) as file:
+        stored = None if is_outline else file.stored("probabilities")
+        probabilities = file.outline("probabilities") if is_outline else stored.array
         labels = file.array("labels") if "labels" in file else None
         counts = file.array("draw_counts") if "draw_counts" in file else None
         more = {int(k[1]): file.stored(k[0]) for k in map(LATER.fullmatch, file) if k}
@@ -317,6 +374,7 @@ def load_draws(path: str | os.PathLike) -> Draws:
             f"{most} draws"
         )
     _check_models(meta, draws.passes, path)
+    _check_part(draws, path)
     return draws
 
 
@@ -406,3 +464,28 @@ def _check_models(meta: dict, draws: int, path: str | os.PathLike) -> None:
             f"{path}: not a draws file, 'model_of_draw' in its meta is {of_draw!r:.100}, expected "
             f"a number within 0..{len(models) - 1} for each of {draws} draws"
         )
+
+
+def _check_part(draws: Draws, path: str | os.PathLike) -> None:
+    """Raise if what is said of a part is not whole, or not within the whole."""
+    part, passes = draws.meta.get("part"), draws.meta.get("passes")
+    if part is None:
+        return
+    names = ("first_draw", "first_image", "all_images")
+    is_part = isinstance(part, dict) and all(type(part.get(name)) is int for name in names)
+    if not is_part or min(part["first_draw"], part["first_image"]) < 0:
+        raise BayesCaffeError(
+            f"{path}: not a draws file, 'part' in its meta is {part!r:.100}, expected an object "
+            f"with the numbers {', '.join(names)}"
+        )
+    if draws.is_adaptive:
+        raise BayesCaffeError(f"{path}: not a draws file, has both 'part' and 'stopping_rule'")
+    for indices, name, count in (
+        (draws.draw_range, "passes", passes),
+        (draws.image_range, "all_images", part["all_images"]),
+    ):
+        if type(count) is not int or indices.stop > count:
+            raise BayesCaffeError(
+                f"{path}: not a draws file, {name!r} in its meta is {count!r:.100}, but it has "
+                f"number {indices.stop - 1}"
+            )

@@ -233,6 +233,11 @@ def _check(draws: Draws, name: str, error: float) -> None:
         )
     if draws.is_analytic:
         raise BayesCaffeError(f"{name}: is analytic, from one pass; a stopping rule needs draws")
+    if draws.draw_range.start:
+        raise BayesCaffeError(
+            f"{name}: begins with draw {draws.draw_range.start}; a stopping rule needs draw 0 and "
+            "the next ones"
+        )
     if not draws.meta.get("is_random", True):
         raise BayesCaffeError(f"{name}: no layer of the net is random, so one draw is enough")
     if passes <= FIRST_STAGE:

@@ -1,0 +1,312 @@
+"""`sample` on workers of Dask: the bits of one process, also if a worker is killed."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import PLAIN_ENVIRONMENT, assert_same, make_net, save_weights, small_net
+from drawn_pictures import draw_pictures
+
+distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+pytest.importorskip("caffe", reason="pycaffe is not built")
+from bayescaffe import (  # noqa: E402
+    BayesCaffeError,
+    Mixture,
+    Model,
+    __version__,
+    analyze,
+    cli,
+    load_draws,
+    merge,
+    open_images,
+    sample,
+)
+from bayescaffe.infer import workers as module  # noqa: E402
+
+pytestmark = pytest.mark.engine
+BAYES = "kl_weight: 0.01 dataset_size: 330"
+OWN = {"created", "seconds", "path"}
+"""What one process and several tell differently."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of two workers that is there already."""
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=2,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def net(tmp_path, digits):
+    return save_weights(tmp_path, small_net(digits, BAYES))
+
+
+@pytest.fixture
+def out(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "x.npz"
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def check_same(found, expected):
+    assert_same(found.probabilities, expected.probabilities)
+    assert np.array_equal(found.labels, expected.labels)
+    assert found.meta.keys() - OWN == expected.meta.keys() - OWN
+    for key in expected.meta.keys() - OWN:
+        assert found.meta[key] == expected.meta[key], key
+
+
+# ---- The same numbers
+
+
+def test_a_cluster_gives_the_bits_of_one_process(net, out, cluster):
+    expected = sample(Model(*net, seed=3), passes=50)
+    found = sample(Model(*net, seed=3), passes=50, out=out, dask=cluster.scheduler_address)
+    check_same(found, expected)
+    assert files(out.parent) == [out.name]
+
+
+def test_mixtures_and_pictures_by_relative_names(net, out, cluster, digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_net(tmp_path, small_net(digits, BAYES), seed=6).save("other.caffemodel")
+    draw_pictures(Path("photos"), 8, list("012"))
+    models = [Model("net.prototxt", name) for name in ("net.caffemodel", "other.caffemodel")]
+    images = open_images("photos", invert=True)
+    expected = sample(Mixture(models), images, 7)
+    found = sample(Mixture(models), images, 7, out=out, dask=cluster.scheduler_address)
+    check_same(found, expected)
+    assert found.meta["names"] == expected.meta["names"] and len(found.labels) == 24
+
+
+def test_options_of_a_model_reach_the_workers(net, out, cluster, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 255, (30, 12, 12), np.uint8))
+    model = Model(*net, scale=0.01, mean=[7], output="out")
+    labels = np.arange(30) % 4
+    given = {"passes": 5, "labels": labels, "class_names": list("abcd")}
+    expected = sample(model, tmp_path / "x.npy", **given)
+    found = sample(model, tmp_path / "x.npy", **given, out=out, dask=cluster.scheduler_address)
+    check_same(found, expected)
+    plain = sample(Model(*net), tmp_path / "x.npy", 5).probabilities
+    assert not np.array_equal(plain, found.probabilities)
+
+
+def test_parts_can_be_kept(net, out, cluster, tmp_path):
+    found = sample(
+        Model(*net), passes=16, out=out, dask=cluster.scheduler_address, parts=tmp_path / "parts"
+    )
+    names = [f"images-0-99.draws-{2 * k}-{2 * k + 1}.npz" for k in range(8)]
+    assert files(tmp_path / "parts") == sorted(names)
+    paths = [tmp_path / "parts" / name for name in names]
+    check_same(merge(paths), found)
+    part = load_draws(paths[3])
+    assert part.part == "images 0-99 of 100, draws 6-7 of 16"
+    assert_same(part.probabilities, found.probabilities[6:8])
+    assert_same(analyze(part).mean, found.probabilities[6:8].mean(axis=0, dtype=np.float64))
+
+
+def test_tasks_have_each_draw_of_each_image_once():
+    class Work:
+        passes, source = 100, range(0)
+
+        class model:
+            classes = 10
+
+    for images, passes, workers, tasks, largest in (
+        (10_000, 100, 4, 20, 1000 * 50),  # ten blocks of images, halved for 16 tasks
+        (100_000, 100, 4, 100, 1000 * 100),  # enough without
+        (5, 100, 2, 8, 5 * 13),
+        (1, 3, 8, 3, 1),
+        (1500, 1, 8, 2, 750),
+    ):
+        Work.source, Work.passes = range(images), passes
+        found = module._tasks(Work, workers)
+        assert len(found) == tasks
+        assert max(len(one) * len(other) for one, other in found) == largest
+        seen = np.zeros((images, passes), int)
+        for one, other in found:
+            seen[one.start : one.stop, other.start : other.stop] += 1
+        assert (seen == 1).all()
+    Work.source, Work.passes, Work.model.classes = range(1000), 100, 10_000
+    assert all(len(one) * len(other) * 40_000 <= 2**28 for one, other in module._tasks(Work, 1))
+
+
+# ---- What goes wrong
+
+
+def busy_worker(folder, pids):
+    """One of the processes that has a file in the folder open, when there is one."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for pid in pids():
+            with contextlib.suppress(OSError):
+                for link in Path(f"/proc/{pid}/fd").iterdir():
+                    if os.readlink(link).startswith(f"{folder}/"):
+                        return pid
+        time.sleep(0.005)
+    raise AssertionError(f"no process works in {folder}")
+
+
+def test_a_bad_picture_is_the_error_of_one_process(net, out, cluster, tmp_path):
+    draw_pictures(tmp_path / "photos", 8, list("012"))
+    bad = sorted((tmp_path / "photos" / "1").iterdir())[3]
+    bad.write_bytes(b"no picture")
+    said = []
+    for where in ({}, {"dask": cluster.scheduler_address}):
+        with pytest.raises(BayesCaffeError) as error:
+            sample(Model(*net), tmp_path / "photos", 5, out=out, **where)
+        said.append(str(error.value))
+    assert said[0] == said[1] == f"{bad}: not an image, or of a format that is not known"
+    assert files(out.parent) == []
+
+
+def test_workers_that_die_again_and_again_are_told(net, out, cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
+    parts = tmp_path / "parts"
+
+    def kill():
+        pids = [worker.process.pid for worker in cluster.workers.values()]
+        os.kill(busy_worker(parts, lambda: pids), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(
+        BayesCaffeError, match="workers died again and again while they computed im"
+    ):
+        sample(Model(*net), passes=4000, out=out, dask=cluster.scheduler_address, parts=parts)
+    killer.join()
+    assert files(out.parent) == []
+
+
+def test_what_workers_cannot_do_is_refused(net, out, digits, tmp_path):
+    model = Model(*net)
+    array = np.zeros((3, 12, 12), np.uint8)
+    for arguments, message in (
+        ({"images": array, "workers": 2}, "images: workers open images by name; give an LMDB"),
+        ({"adaptive": "rule.json", "workers": 2}, "adaptive: does not work with workers"),
+        ({"passes": "analytic", "dask": "x"}, "passes='analytic': does not work with dask"),
+        ({"draw_range": range(5), "workers": 2}, "draw_range: does not work with workers, which"),
+        ({"workers": 2, "dask": "x"}, "dask: does not work with workers"),
+        ({"workers": 0}, "workers=0: at least one is needed"),
+        ({"parts": tmp_path}, "parts: needs workers or a Dask cluster"),
+        ({"workers": 2, "out": None}, "workers: needs a file to write, out"),
+    ):
+        with pytest.raises(BayesCaffeError, match=message):
+            sample(model, **{"out": out, "passes": 5, **arguments})
+
+
+def test_no_scheduler_and_no_dask_are_told(net, out, capsys, monkeypatch):
+    command = ["sample", *map(str, net), "--out", str(out)]
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.2)
+    assert cli.main([*command, "--dask", "tcp://127.0.0.1:9"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("bayescaffe: error: --dask tcp://127.0.0.1:9: no scheduler answers: ")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert cli.main([*command, "--workers", "2"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("bayescaffe: error: --workers 2 needs the Python package distributed")
+    assert said.count("\n") == 1
+    assert files(out.parent) == []
+
+
+def test_another_version_is_told_before_the_work(net, out, cluster, monkeypatch):
+    monkeypatch.setattr(module, "__version__", "9.9")
+    # The scheduler of these tests is this process; the workers are not.
+    message = f"dask='{cluster.scheduler_address}': has bayescaffe {__version__}, but this is 9.9"
+    with pytest.raises(BayesCaffeError, match=message):
+        sample(Model(*net), passes=5, out=out, dask=cluster.scheduler_address)
+    assert files(out.parent) == []
+
+
+# ---- Workers of its own
+
+
+def test_each_worker_has_its_share_of_the_cores(monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 5)
+
+    def look():
+        interrupt = signal.getsignal(signal.SIGINT)
+        return os.environ["OMP_NUM_THREADS"], "caffe" in sys.modules, interrupt == signal.SIG_IGN
+
+    with module._cluster(distributed, 2, None) as client:
+        assert list(client.run(look).values()) == [("2", False, True)] * 2
+
+
+@contextlib.contextmanager
+def command(*arguments):
+    """`bayescaffe sample` in a group of processes of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bayescaffe", "sample", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=PLAIN_ENVIRONMENT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def works_in(process, out):
+    """The process id of a worker of a command that writes a part."""
+
+    def children():
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+        return [pid for task in tasks for pid in task.read_text().split()]
+
+    deadline = time.monotonic() + 60
+    while not (folders := list(out.parent.glob(".*.parts"))):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(busy_worker(folders[0], children))
+
+
+def test_a_killed_worker_is_replaced_and_the_bits_are_the_same(net, out):
+    with command(*net, "--passes", 8000, "--workers", 2, "--out", out) as process:
+        os.kill(works_in(process, out), signal.SIGKILL)
+        printed, said = process.communicate(timeout=120)
+    assert said == "1 worker died; the tasks were computed again\n"
+    assert printed.startswith(f"{out}: 8,000 draws of 100 images, 4 classes\n")
+    assert " s of all workers together, " in printed
+    check_same(load_draws(out), sample(Model(*net), passes=8000))
+    assert files(out.parent) == [out.name]
+
+
+def test_ctrl_c_ends_all_and_leaves_nothing(net, out):
+    with command(*net, "--passes", 100_000, "--workers", 2, "--out", out) as process:
+        worker = works_in(process, out)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=60) == ("", "bayescaffe: interrupted\n")
+    assert process.returncode == 130
+    assert not Path(f"/proc/{worker}").exists()
+    assert files(out.parent) == []
+
+
+def test_what_a_killed_command_left_is_removed(out):
+    left = out.parent / f".x.npz.{1:016x}.parts"
+    left.mkdir()
+    (left / "part.npz").write_bytes(b"x")
+    with module.scratch_folder(out) as folder:
+        assert files(out.parent) == [folder.name]
+        with module.scratch_folder(out) as another:
+            assert files(out.parent) == sorted([folder.name, another.name])
+    assert files(out.parent) == []
