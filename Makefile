@@ -7,7 +7,7 @@ FAULT_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce kl-rule suite test test-packages lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-nets bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule suite test test-packages lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-nets bench-scale bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -153,6 +153,9 @@ bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 
 bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (an estimated 1.5 hours)
 	@$(PYTHON) benchmarks/bench_nets.py $(BENCH_FLAGS)
+
+bench-scale: build ## time training on two ranks, one thread each, beside one rank (4 minutes)
+	@$(PYTHON) benchmarks/bench_scale.py $(BENCH_FLAGS)
 
 bench-peers: setup ## install the other tools for make bench
 	@scripts/setup.sh --peers

@@ -46,7 +46,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     if command -v sudo > /dev/null; then
       as_root=(sudo)
     elif [ "${1:-}" = --tests ] || [ "${1:-}" = --mpi ]; then
-      echo "setup: some tests are skipped without ${missing[*]}; installing them needs root or sudo"
+      echo "setup: continuing without ${missing[*]}; installing them needs root or sudo"
       exit 0
     else
       echo "setup: packages are missing, and installing them needs root or sudo. Ask an administrator to run:" >&2

@@ -98,16 +98,16 @@ class RanksTest : public CPUDeviceTest<float> {
         SolverRegistry<float>::CreateSolver(param));
   }
 
-  static std::vector<float> Weights(const Solver<float>& solver) {
+  static std::vector<float> Weights(Solver<float>* solver) {
     std::vector<float> weights;
-    for (const Blob<float>* blob : solver.net()->learnable_params()) {
+    for (const Blob<float>* blob : solver->net()->learnable_params()) {
       const float* data = blob->cpu_data();
       weights.insert(weights.end(), data, data + blob->count());
     }
     return weights;
   }
 
-  static NetParameter Net(const string& text) {
+  static NetParameter Parse(const string& text) {
     NetParameter net;
     CHECK(google::protobuf::TextFormat::ParseFromString(text, &net));
     return net;
@@ -118,7 +118,7 @@ class RanksTest : public CPUDeviceTest<float> {
 TEST_F(RanksTest, MeanOfLikeGradientsIsTheGradient) {
   const std::unique_ptr<Solver<float> > alone = MakeSolver();
   alone->Step(5);
-  const std::vector<float> expected = Weights(*alone);
+  const std::vector<float> expected = Weights(alone.get());
   for (size_t part_bytes : {1, 300, 1 << 20}) {
     LikeRanks ranks(0, 4);
     const std::unique_ptr<Solver<float> > solver = MakeSolver();
@@ -126,7 +126,7 @@ TEST_F(RanksTest, MeanOfLikeGradientsIsTheGradient) {
     solver->add_callback(&mean);
     solver->net()->add_after_backward(&mean);
     solver->Step(5);
-    EXPECT_EQ(expected, Weights(*solver)) << part_bytes;
+    EXPECT_EQ(expected, Weights(solver.get())) << part_bytes;
     EXPECT_EQ(0, ranks.sums());
     EXPECT_EQ(mean.num_parts(), ranks.most_at_once());
     // Eight parameters learn: w, b, the four of layer b, and the two of e.
@@ -161,7 +161,7 @@ TEST_F(RanksTest, AProcessAloneIsRankZeroOfOne) {
 
 TEST_F(RanksTest, BatchesAreDivided) {
   Ranks::Set(std::unique_ptr<Ranks>(new LikeRanks(0, 3)));
-  NetParameter net = Net(
+  NetParameter net = Parse(
       "layer { name: 'a' type: 'Data' data_param { batch_size: 6 } }"
       "layer { name: 'b' type: 'ImageData' image_data_param { batch_size: 9 } }"
       "layer { name: 'c' type: 'HDF5Data' hdf5_data_param { batch_size: 3 } }"
@@ -172,7 +172,7 @@ TEST_F(RanksTest, BatchesAreDivided) {
   EXPECT_EQ(1, net.layer(2).hdf5_data_param().batch_size());
   EXPECT_ERROR(DivideBatch(&net),
                "'a': data_param.batch_size is 2, .* multiple of 3");
-  NetParameter dummy = Net("layer { name: 'x' type: 'DummyData' }");
+  NetParameter dummy = Parse("layer { name: 'x' type: 'DummyData' }");
   EXPECT_ERROR(DivideBatch(&dummy), "'x': the batch .* DummyData");
   Ranks::Get()->set_divides_batch(false);
   DivideBatch(&net);

@@ -1,22 +1,31 @@
 #include "caffe/ranks/divide_batch.hpp"
 
+#include <sstream>
 #include <string>
 
-#include "caffe/common.hpp"
+#include "caffe/error.hpp"
 #include "caffe/ranks/ranks.hpp"
 
 namespace caffe {
 
 namespace {
 
+// Where in the source it was noticed is of no interest to the user.
+[[noreturn]] void Refuse(const LayerParameter& layer, const std::string& why) {
+  throw Error("", 0,
+              "layer '" + layer.name() + "': " + why +
+                  " (-batch per-rank gives it to each)");
+}
+
 template <typename Param>
-void Divide(const std::string& layer, const char* field, Param* param) {
+void Divide(const LayerParameter& layer, const char* field, Param* param) {
   const int batch = param->batch_size(), count = ranks::Count();
-  CHECK_EQ(batch % count, 0)
-      << "layer '" << layer << "': " << field << ".batch_size is " << batch
-      << ", but must be a multiple of " << count
-      << ", the number of ranks that share it (-batch per-rank gives it to "
-         "each)";
+  if (batch % count != 0) {
+    std::ostringstream why;
+    why << field << ".batch_size is " << batch << ", but must be a multiple of "
+        << count << ", the number of ranks that share it";
+    Refuse(layer, why.str());
+  }
   param->set_batch_size(batch / count);
 }
 
@@ -27,17 +36,14 @@ void DivideBatch(NetParameter* net) {
   for (LayerParameter& layer : *net->mutable_layer()) {
     const std::string& type = layer.type();
     if (type == "Data") {
-      Divide(layer.name(), "data_param", layer.mutable_data_param());
+      Divide(layer, "data_param", layer.mutable_data_param());
     } else if (type == "ImageData") {
-      Divide(layer.name(), "image_data_param",
-             layer.mutable_image_data_param());
+      Divide(layer, "image_data_param", layer.mutable_image_data_param());
     } else if (type == "HDF5Data") {
-      Divide(layer.name(), "hdf5_data_param", layer.mutable_hdf5_data_param());
+      Divide(layer, "hdf5_data_param", layer.mutable_hdf5_data_param());
     } else if (layer.bottom_size() == 0 && type != "Parameter") {
-      LOG(FATAL) << "layer '" << layer.name() << "': the batch of a layer of "
-                 << "type " << type << " cannot be divided among "
-                 << ranks::Count()
-                 << " ranks (-batch per-rank gives it to each)";
+      Refuse(layer, "the batch of a layer of type " + type +
+                        " cannot be divided among ranks");
     }
   }
 }
