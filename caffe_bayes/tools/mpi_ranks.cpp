@@ -133,8 +133,7 @@ std::unique_ptr<Ranks> JoinByMpi() {
   if (LaunchedRanks() == 1) return nullptr;
   throw Error("", 0,
               "this caffe was built without MPI, so mpirun cannot train with "
-              "it. Install libopenmpi-dev and build it again, in a new build "
-              "directory");
+              "it; install Open MPI, and build caffe again (docs/mpi.md)");
 #endif
 }
 

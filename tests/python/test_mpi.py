@@ -494,7 +494,7 @@ def test_wrong_arguments(tmp_path, digits, options, error):
 
 def test_without_mpirun_it_says_how_to_get_it(tmp_path, digits, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(BayesCaffeError, match="there is no mpirun; `scripts/setup.sh --mpi`"):
+    with pytest.raises(BayesCaffeError, match="there is no mpirun; install Open MPI"):
         train(solver(tmp_path, digits, "run"), ranks=2, progress=False)
 
 

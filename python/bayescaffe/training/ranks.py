@@ -63,8 +63,8 @@ def find_mpirun() -> str:
     path = shutil.which("mpirun")
     if path is None:
         raise BayesCaffeError(
-            f"{argument('ranks')}: there is no mpirun; `scripts/setup.sh --mpi` installs it, and "
-            "caffe must then be built again"
+            f"{argument('ranks')}: there is no mpirun; install Open MPI, and build caffe again "
+            "(docs/mpi.md)"
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     if "Open MPI" not in version.stdout:
