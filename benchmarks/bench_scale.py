@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,11 +87,11 @@ def run(solver: Path, way: Way) -> float:
     command = [str(caffe_tool()), "train", "-solver", str(solver)]
     if way.ranks > 1:
         command = Ranks(way.ranks).command(command, environment)
-    start = os.times().elapsed
+    start = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"bench_scale: {' '.join(command)}: {done.stderr}")
-    return os.times().elapsed - start
+    return time.perf_counter() - start
 
 
 def weights(folder: Path, iterations: int) -> list[np.ndarray]:
@@ -122,15 +123,13 @@ def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) ->
         "weights": net.weights(),
         "difference": verify(folder, net, ranks),
     }
-    # The start of a process is in both of two runs, and not in their difference.
-    few = WARM_UP
-    trial = few + 5
+    # The start of a process is in a short run and in a long one, and not in their difference.
+    few, trial = WARM_UP, WARM_UP + 5
     times: dict[Way, list[float]] = {way: [] for way in ways}
     for way in ways:
         short = run(write_solver(folder, net, 1, few), way)
         each = max(1e-4, (run(write_solver(folder, net, 1, trial), way) - short) / (trial - few))
-        many = few + max(5, round(seconds / each))
-        result[f"iterations {way}"] = many - few
+        result[f"iterations {way}"] = max(5, round(seconds / each))
     for _ in range(repeats):
         for way in ways:
             timed = result[f"iterations {way}"]

@@ -17,7 +17,7 @@ from bayescaffe.training import ranks as ranks_module
 from bayescaffe.training.log import read_curve
 from bayescaffe.training.ranks import Ranks, killed_rank
 from bayescaffe.training.train import train
-from conftest import CAFFE, PLAIN_ENVIRONMENT, caffe, small_net, write_solver
+from conftest import CAFFE, PLAIN_ENVIRONMENT, caffe, small_net, why_no_mpi, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.training.snapshots import newest_snapshot  # noqa: E402
@@ -39,15 +39,6 @@ SHARED = """
             inner_product_param { num_output: 16 weight_filler { type: "xavier" } } }
     layer { name: "sum" type: "Eltwise" bottom: "hidden_2" bottom: "hidden" top: "sum" }"""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-
-
-def why_no_mpi() -> str | None:
-    if shutil.which("mpirun") is None:
-        return "mpirun is not installed (scripts/setup.sh --mpi)"
-    libraries = subprocess.run(["ldd", str(CAFFE)], capture_output=True, text=True, check=False)
-    if "libmpi" not in libraries.stdout:
-        return "caffe was built without MPI"
-    return None
 
 
 needs_mpi = pytest.mark.skipif(why_no_mpi() is not None, reason=str(why_no_mpi()))
