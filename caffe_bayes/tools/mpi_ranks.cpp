@@ -31,7 +31,9 @@ int LaunchedRanks() {
     const char* value = std::getenv(name);
     if (value) return std::atoi(value);
   }
-  return 0;
+  // Slurm also counts processes that have nothing to do with MPI.
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  return std::getenv("PMIX_RANK") && tasks ? std::atoi(tasks) : 0;
 }
 
 #ifdef USE_MPI

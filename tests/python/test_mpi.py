@@ -389,11 +389,12 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path, digits):
 
 
 @needs_mpi
-def test_bayescaffe_trains_on_ranks(tmp_path, digits, monkeypatch):
+@pytest.mark.parametrize("hosts", [None, "localhost"])
+def test_bayescaffe_trains_on_ranks(tmp_path, digits, monkeypatch, hosts):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     train_alone(solver(tmp_path, digits, "alone", BAYES + " draws_per_batch: 2"))
     path = solver(tmp_path, digits, "together", BAYES)
-    result = train(path, ranks=2, progress=False)
+    result = train(path, ranks=2, hosts=hosts, progress=False)
     assert result.iterations == 20
     assert read_curve(result.curve)["iteration"].tolist() == [0, 10, 20]
     assert difference(weights(tmp_path, "together"), weights(tmp_path, "alone")) <= 1e-6
