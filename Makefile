@@ -7,7 +7,7 @@ FAULT_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce kl-rule suite test lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-nets bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule suite test test-packages lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-nets bench-scale bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -43,7 +43,13 @@ suite: build ## compare the Bayesian nets with other methods, tuned alike, and w
 	@for set in mnist fashion-mnist cifar10; do .venv/bin/bayescaffe data $$set; done
 	@$(PYTHON) models/suite/suite.py
 
-test: build lint test-cpp test-python ## run our tests
+test: test-packages build lint test-cpp test-python ## run our tests
+
+# Before the build, which finds MPI or does without it.
+test-packages: setup
+	@scripts/setup.sh --mpi
+	@test ! -f build/build.ninja || cmake --log-level=WARNING -Wno-dev build
+	@scripts/setup.sh --tests
 
 lint: setup ## check formatting and style
 	@.venv/bin/ruff check -q .
@@ -86,8 +92,7 @@ simulated-forwards simulated-backwards: simulated-%:
 	@SIMULATED_CUDA_ORDER=$* build/bayes_tests_simulated \
 	  --gtest_filter='*/2.*:*/3.*:Devices*:Gpu*:Simulated*-BayesLayerTest/?.GradientsOf*'
 
-test-python: build
-	@scripts/setup.sh --tests
+test-python: test-packages build
 	@echo "== Python tests"
 	@$(PYTHON) -m pytest -q tests/python
 	@echo "== Python tests that compute with nets, with upstream's CPU code"
@@ -148,6 +153,9 @@ bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 
 bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (an estimated 1.5 hours)
 	@$(PYTHON) benchmarks/bench_nets.py $(BENCH_FLAGS)
+
+bench-scale: build ## time training on two ranks, one thread each, beside one rank (4 minutes)
+	@$(PYTHON) benchmarks/bench_scale.py $(BENCH_FLAGS)
 
 bench-peers: setup ## install the other tools for make bench
 	@scripts/setup.sh --peers

@@ -1,6 +1,7 @@
 """A small image set and nets to train on it, for the tests that need Caffe."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,16 @@ def caffe(*arguments, cwd=None, tool=CAFFE, **environment) -> subprocess.Complet
         text=True,
         env={**PLAIN_ENVIRONMENT, **environment},
     )
+
+
+def why_no_mpi() -> str | None:
+    """Why `caffe` cannot train on several ranks; None if it can."""
+    if shutil.which("mpirun") is None:
+        return "mpirun is not installed (scripts/setup.sh --mpi)"
+    libraries = subprocess.run(["ldd", str(CAFFE)], capture_output=True, text=True, check=False)
+    if "libmpi" not in libraries.stdout:
+        return "caffe was built without MPI"
+    return None
 
 
 def bash(commands):

@@ -77,6 +77,8 @@ def test_only_the_command_line_writes_options(path):
         if re.search(r"(?<![\w-])--[a-z]", text) and "bayescaffe " not in text
     ]
     allowed = {"--short", "--porcelain", "--fetch-retries=1"}  # of git and npm
+    # Of mpirun.
+    allowed |= {"--version", "--host", "--bind-to", "--oversubscribe", "--allow-run-as-root"}
     assert set(found) <= allowed
 
 

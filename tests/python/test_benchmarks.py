@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from bayescaffe.common import provenance
-from conftest import REPO, write_digits
+from conftest import REPO, why_no_mpi, write_digits
 
 
 def git(*arguments):
@@ -41,6 +41,21 @@ def test_bench_runs_and_verifies_its_subjects(tmp_path):
     assert results["commit"].split()[0] == head
     assert f"at commit `{head}" in done.stdout
     assert results["machine"] == provenance.machine() and results["machine"] in done.stdout
+
+
+@pytest.mark.skipif(why_no_mpi() is not None, reason=str(why_no_mpi()))
+def test_ranks_are_verified_and_timed(tmp_path):
+    command = [sys.executable, REPO / "benchmarks/bench_scale.py", "--quick", "--nets", "lenet"]
+    done = subprocess.run(
+        [*command, "--json", tmp_path / "scale.json"], capture_output=True, text=True, cwd=REPO
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "scale.json").read_text())["lenet"]
+    assert found["difference"] < 1e-4
+    ways = {(way["ranks"], way["threads"]): way for way in found["ways"]}
+    assert ways.keys() == {(1, 1), (1, 2), (2, 1)}
+    single, two = ways[1, 1], ways[2, 1]
+    assert two["efficiency"] == pytest.approx(single["mean"] / (2 * two["mean"]))
 
 
 @pytest.mark.parametrize(

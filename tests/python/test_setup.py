@@ -129,6 +129,19 @@ def test_tests_make_no_environment(tests_on, machine):
     assert not (machine.repo / ".venv").exists()
 
 
+def test_mpi_is_installed_on_request(machine, tmp_path):
+    done = machine("--mpi", dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG, apt_cache="")
+    assert done.returncode == 7
+    last = (tmp_path / "calls").read_text().splitlines()[-1]
+    assert last.endswith("--no-install-recommends libopenmpi-dev openmpi-bin")
+
+
+def test_tests_do_without_mpi_where_it_cannot_be_installed(machine):
+    done = machine("--mpi", dpkg_query=NONE_INSTALLED, id="echo 1000")
+    assert done.returncode == 0
+    assert "continuing without libopenmpi-dev openmpi-bin" in done.stdout
+
+
 def test_a_compiler_that_a_release_lacks_is_named(machine, tmp_path):
     """Debian 13 has no g++-11."""
     done = machine(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import count, indices, seeds
+from bayescaffe.cli.arguments import count, index, indices, seeds
 
 if TYPE_CHECKING:
     from bayescaffe.training.train import TrainingResult
@@ -38,6 +38,10 @@ solver, snapshots, log and curve. With --resume, seeds that are finished are not
 seed that fails ends the command. At the end it prints the `bayescaffe sample` command that draws
 from all of them.
 
+--ranks trains with several processes that share each batch, here or on several hosts. It needs Open
+MPI, and a caffe that was built with it. After a failure, such as a host that goes down, --retries
+resumes from the newest snapshot.
+
 What may be wrong is printed in one line each, with what to change, and again at the end: what
 `bayescaffe check` finds in the files; a loss that explodes or is no better than a constant guess;
 tau that runs away, is at its floor or never leaves its start."""
@@ -50,6 +54,8 @@ examples:
   bayescaffe train solver.prototxt --weights stock.caffemodel   start from trained weights
   bayescaffe train solver.prototxt --seeds 1-5        five trainings, for a mixture or an ensemble
   bayescaffe train solver.prototxt --gpu 0,1          on two GPUs
+  bayescaffe train solver.prototxt --ranks 4          with four processes (docs/mpi.md)
+  bayescaffe train solver.prototxt --ranks 8 --hosts a,b --retries 3
   bayescaffe train solver.prototxt --quiet --json     print JSON only
 
 exit codes: 0 trained, 1 failed or diverged, 2 wrong usage, 130 interrupted"""
@@ -109,6 +115,21 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "--cpu", action="store_true", help="use the CPU, whatever `solver_mode` of the solver is"
     )
     parser.add_argument(
+        "--ranks", type=count, metavar="N", help="train with N processes, on the CPU (mpirun)"
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="HOST,…",
+        help="start the ranks on these hosts, such as a,b or a:4,b:2 (default: this machine)",
+    )
+    parser.add_argument(
+        "--retries",
+        type=index,
+        default=0,
+        metavar="N",
+        help="after a failure, resume from the newest snapshot up to N times (default: 0)",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
@@ -128,6 +149,9 @@ def _run(args: argparse.Namespace) -> None:
         "test_draws": args.test_draws,
         "gpu": args.gpu,
         "cpu": args.cpu,
+        "ranks": args.ranks,
+        "hosts": args.hosts,
+        "retries": args.retries,
         "out": args.out,
         "progress": not args.quiet,
     }

@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from bayescaffe.common.processes import die_with_parent
+from bayescaffe.training.ranks import Ranks
 
 
 class CaffeProcess:
     """One run of the program `caffe`."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], ranks: Ranks | None = None) -> None:
         self._command = command
+        self._ranks = ranks
+        # mpirun passes SIGUSR1 on to Caffe, and SIGTERM makes it end all ranks.
+        self._stop = signal.SIGUSR1 if ranks else signal.SIGINT
+        self._kill = signal.SIGTERM if ranks else signal.SIGKILL
         self._process: subprocess.Popen | None = None
         self.interrupts = 0
         """How often the user pressed Ctrl-C, or sent another signal to stop."""
@@ -30,16 +35,20 @@ class CaffeProcess:
         """
         # The log is parsed, so the user's settings of glog must not change it.
         plain = {name: os.environ[name] for name in os.environ if not name.startswith("GLOG_")}
+        environment = {**plain, "GLOG_minloglevel": "0", "GLOG_logtostderr": "1"}
+        command = self._command
+        if self._ranks:
+            command = self._ranks.command(command, environment)
         with (
             self._signals_passed_on(),
             subprocess.Popen(
-                self._command,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env={**plain, "GLOG_minloglevel": "0", "GLOG_logtostderr": "1"},
+                env=environment,
                 # Away from the terminal, whose Ctrl-C would reach it beside the one passed on.
                 start_new_session=True,
                 preexec_fn=die_with_parent(),
@@ -47,20 +56,18 @@ class CaffeProcess:
         ):
             try:
                 if self.interrupts:
-                    self._process.send_signal(signal.SIGINT)
+                    self._process.send_signal(self._stop)
                 yield self._process.stdout
                 self.exit_code = self._process.wait()
             finally:
-                self._process.kill()
+                self._process.send_signal(self._kill)
 
     @contextlib.contextmanager
     def _signals_passed_on(self) -> Iterator[None]:
         def pass_on(number, frame) -> None:
             self.interrupts += 1
-            if self._process and self.interrupts == 1:
-                self._process.send_signal(signal.SIGINT)
-            elif self._process:
-                self._process.kill()
+            if self._process:
+                self._process.send_signal(self._stop if self.interrupts == 1 else self._kill)
 
         old = {}
         if threading.current_thread() is threading.main_thread():

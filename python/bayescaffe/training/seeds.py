@@ -32,6 +32,9 @@ def train_seeds(
     test_draws: int | None = None,
     gpu: str | int | None = None,
     cpu: bool = False,
+    ranks: int | None = None,
+    hosts: str | None = None,
+    retries: int = 0,
     out: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> dict[int, TrainingResult]:
@@ -45,7 +48,8 @@ def train_seeds(
         resume: do not train again what is finished, and continue the others as `train` does.
         out: the folder of the folders `seed-3` with log and curve; by default that of the
             snapshots.
-        weights, test_draws, gpu, cpu, progress: see `train`; they are the same for all seeds.
+        weights, test_draws, gpu, cpu, ranks, hosts, retries, progress: see `train`; they are the
+            same for all seeds.
 
     Raises:
         BayesCaffeError: the training of a seed failed. Those after it are not started.
@@ -58,6 +62,7 @@ def train_seeds(
     own_prefix = snapshot_prefix(solver, message)
     prefixes = {seed: own_prefix.parent / f"seed-{seed}" / own_prefix.name for seed in seeds}
     options = {"weights": weights, "test_draws": test_draws, "gpu": gpu, "cpu": cpu}
+    options |= {"ranks": ranks, "hosts": hosts, "retries": retries}
     last = message.max_iter
     done = dict.fromkeys(seeds, 0)
     if resume:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import functools
+import itertools
 import logging
 import math
 import os
@@ -22,6 +23,7 @@ from bayescaffe.net.own_data import check_own_data
 from bayescaffe.net.packing import is_packed, pack_snapshots
 from bayescaffe.training.log import RESUMED, CurveWriter, LogParser
 from bayescaffe.training.process import CaffeProcess
+from bayescaffe.training.ranks import Ranks, find_mpirun, killed_rank
 from bayescaffe.training.snapshots import (
     Snapshot,
     list_states,
@@ -37,6 +39,15 @@ logger = logging.getLogger(__name__)
 
 _CAFFE_DIVERGED = "; did the training diverge?"
 """How Caffe ends an error about numbers that are not finite."""
+_DIVERGED = "the training diverged and was stopped"
+
+
+class _CaffeFailed(BayesCaffeError):
+    """Caffe failed, and may not if it is tried again."""
+
+    def __init__(self, message: str, wrote_snapshot: bool) -> None:
+        super().__init__(message)
+        self.wrote_snapshot = wrote_snapshot
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,9 @@ def train(
     test_draws: int | None = None,
     gpu: str | int | None = None,
     cpu: bool = False,
+    ranks: int | None = None,
+    hosts: str | None = None,
+    retries: int = 0,
     out: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> TrainingResult:
@@ -90,6 +104,10 @@ def train(
         gpu: the number of a GPU, several ("0,1") or "all"; by default `solver_mode` of the solver
             decides.
         cpu: use the CPU, whatever `solver_mode` of the solver is.
+        ranks: train with this many processes, which mpirun starts; see docs/mpi.md.
+        hosts: where to start them: names separated by commas, such as "a,b" or "a:4,b:4"; by
+            default on this machine.
+        retries: after a failure of Caffe, resume from the newest snapshot this many times.
         out: the folder of log and curve; by default that of the snapshots.
         progress: show a bar on a terminal or in a notebook, elsewhere a line every few seconds.
 
@@ -98,6 +116,7 @@ def train(
         KeyboardInterrupt: after Ctrl-C, once Caffe has written a snapshot to resume from.
     """
     options = {"weights": weights, "test_draws": test_draws, "gpu": gpu, "cpu": cpu, "out": out}
+    options |= {"ranks": ranks, "hosts": hosts, "retries": retries}
     return train_share(solver, None, resume=resume, progress=progress, **options)
 
 
@@ -106,14 +125,40 @@ def train_share(
     share: Share | None,
     *,
     resume: bool,
+    ranks: int | None,
+    hosts: str | None,
+    retries: int,
+    **options,
+) -> TrainingResult:
+    """`train`, as one of several trainings if there is a `share`."""
+    if retries < 0:
+        raise BayesCaffeError(f"{argument('retries', retries)}: must be 0 or more")
+    if hosts is not None and ranks is None:
+        raise BayesCaffeError(f"{argument('hosts', hosts)} needs {argument('ranks')}")
+    together = None if ranks is None else Ranks(ranks, hosts)
+    for retry in range(1, retries + 1):
+        try:
+            return _train_once(solver, share, resume=resume, ranks=together, **options)
+        except _CaffeFailed as error:
+            # Without a snapshot of its own there may be one of an earlier training.
+            resume = resume or error.wrote_snapshot
+            logger.warning("%s\nTrying again: %d of %d", error, retry, retries)
+    return _train_once(solver, share, resume=resume, ranks=together, **options)
+
+
+def _train_once(
+    solver: str | os.PathLike,
+    share: Share | None,
+    *,
+    resume: bool,
     weights: str | os.PathLike | None,
     test_draws: int | None,
     gpu: str | int | None,
     cpu: bool,
+    ranks: Ranks | None,
     out: str | os.PathLike | None,
     progress: bool,
 ) -> TrainingResult:
-    """`train`, as one of several trainings if there is a `share`."""
     solver = Path(solver)
     message = read_message(solver, "SolverParameter")
     if test_draws is not None and test_draws < 1:
@@ -122,6 +167,13 @@ def train_share(
         raise BayesCaffeError(
             f"{argument('cpu', True)} and {argument('gpu', gpu)} exclude each other; choose one"
         )
+    if ranks and gpu is not None:
+        raise BayesCaffeError(
+            f"{argument('ranks', ranks.count)} and {argument('gpu', gpu)} exclude each other: "
+            "several ranks train on the CPU"
+        )
+    if ranks:
+        find_mpirun()  # before the log of an earlier training is put aside
     if weights is not None and not Path(weights).is_file():
         raise BayesCaffeError(
             f"{argument('weights', str(weights))}: no such file; expected a caffemodel"
@@ -157,7 +209,7 @@ def train_share(
         for finding in watch.before:
             logger.warning("%s", finding)
         try:
-            return run.run(command, progress, share)
+            return run.run(command, ranks, progress, share)
         finally:
             run.pack()
 
@@ -264,17 +316,23 @@ class _Run:
         self.start_time = self.log_path.stat().st_mtime_ns
         self.watch = watch
 
-    def run(self, command: list[str], progress: bool, share: Share | None) -> TrainingResult:
+    def run(
+        self, command: list[str], ranks: Ranks | None, progress: bool, share: Share | None
+    ) -> TrainingResult:
         """Run Caffe to its end; keep, parse and show its log line by line."""
         first = self.start.iteration if self.start else 0
         if self.start:
             self._keep(RESUMED.format(path=self.start.state, iteration=first) + "\n")
         curve = CurveWriter(self.curve_path, self.parser.rows)
         logger.info("$ %s", " ".join(command))
-        caffe = CaffeProcess(command)
+        caffe = CaffeProcess(command, ranks)
+        killed, has_begun = [], False
         view = TrainingView(first, self.message.max_iter, progress, share)
         with contextlib.closing(view), caffe.running() as lines:
             for line in lines:
+                has_begun = has_begun or "] Starting Optimization" in line
+                if ranks and (found := killed_rank(line)):
+                    killed.append(found)
                 for row in self._keep(line):
                     curve.add(row)
                     view.show(self.parser)
@@ -288,7 +346,10 @@ class _Run:
             self._report_interrupt()
             raise KeyboardInterrupt
         if caffe.exit_code:
-            raise BayesCaffeError(self._failure(caffe.exit_code))
+            message = self._failure(caffe.exit_code, killed)
+            if has_begun and _DIVERGED not in message:
+                raise _CaffeFailed(message, any(map(self._is_new, self.parser.states)))
+            raise BayesCaffeError(message)
         models = self.parser.models
         return self.result(self.message.max_iter, models[-1] if models else None)
 
@@ -360,7 +421,7 @@ class _Run:
     def _divergence(self, what: str) -> str:
         good = self._last_good()
         return (
-            f"{self.solver}: the training diverged and was stopped: {what}. "
+            f"{self.solver}: {_DIVERGED}: {what}. "
             f"{self.watch.remedy(self.parser.rows)}\n"
             + (f"last good snapshot: {good.state}" if good else "no snapshot was written before")
             + f"\nlog: {self.log_path}"
@@ -372,8 +433,11 @@ class _Run:
                 return read_snapshot(state)
         return self.start
 
-    def _failure(self, code: int) -> str:
-        said = [error.removeprefix("caffe: error: ") for error in self.parser.errors]
+    def _failure(self, code: int, killed: list[str]) -> str:
+        # mpirun adds paragraphs between lines of dashes.
+        errors = itertools.takewhile(lambda line: not line.startswith("-----"), self.parser.errors)
+        said = [error.removeprefix("caffe: error: ") for error in errors] or killed[:1]
+        said = list(dict.fromkeys(said))
         if not said:
             said = [f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"]
         # Caffe says so also of weights that it is given, before the first row.

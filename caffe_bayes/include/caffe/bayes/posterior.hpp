@@ -155,10 +155,11 @@ class Posterior {
  * its input, the output of a layer with normal weights is normal. Draws it from
  * its mean, which `output` holds, and its variance.
  *
+ * @param offset  which number of the draw is the first; on the CPU only
  * @param epsilon keeps the noise for SampleOutputBackward
  */
 template <typename Dtype>
-void SampleOutput(const NoiseKey& key, uint64_t draw,
+void SampleOutput(const NoiseKey& key, uint64_t draw, uint64_t offset,
                   const Blob<Dtype>& variance, Blob<Dtype>* epsilon,
                   Blob<Dtype>* output);
 

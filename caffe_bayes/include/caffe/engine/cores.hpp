@@ -14,6 +14,10 @@ int DefaultThreads();
 /// CPU quota of its cgroup, rounded up, if that is less. At least 1.
 int AvailableCores();
 
+/// Lets this process use its share of AvailableCores(), which `processes` of
+/// them use together. Does nothing if OMP_NUM_THREADS is set.
+void ShareCores(int processes);
+
 /// The first number of a value of OMP_NUM_THREADS such as "4" or "4,2"; 0 if
 /// the value is null or not valid.
 int FirstThreadCount(const char* omp_num_threads);

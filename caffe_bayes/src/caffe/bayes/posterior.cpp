@@ -460,7 +460,7 @@ void Posterior<Dtype>::BackwardOnGpu(Loss loss, Dtype kl_scale, bool learn_m,
 #endif  // CPU_ONLY
 
 template <typename Dtype>
-void SampleOutput(const NoiseKey& key, uint64_t draw,
+void SampleOutput(const NoiseKey& key, uint64_t draw, uint64_t offset,
                   const Blob<Dtype>& variance, Blob<Dtype>* epsilon,
                   Blob<Dtype>* output) {
   RETURN_IF_GPU(gpu::SampleOutput(
@@ -471,7 +471,7 @@ void SampleOutput(const NoiseKey& key, uint64_t draw,
   Dtype* y = output->mutable_cpu_data();
   const auto loop = ENGINE_CHOOSE(OutputLoop<Dtype>);
   engine::ParallelPortions(output->count(), [&](int, int first, int n) {
-    FillNormal(key, draw, first, n, e + first);
+    FillNormal(key, draw, offset + first, n, e + first);
     loop(n, v + first, e + first, y + first);
   });
 }
@@ -514,15 +514,15 @@ void SquareBackward(const Blob<Dtype>& squares, Blob<Dtype>* input) {
   }
 }
 
-#define INSTANTIATE(Dtype)                                               \
-  template class Posterior<Dtype>;                                       \
-  template void SampleOutput(const NoiseKey& key, uint64_t draw,         \
-                             const Blob<Dtype>& variance,                \
-                             Blob<Dtype>* epsilon, Blob<Dtype>* output); \
-  template void SampleOutputBackward(const Blob<Dtype>& output,          \
-                                     const Blob<Dtype>& epsilon,         \
-                                     Blob<Dtype>* variance);             \
-  template void Square(const Blob<Dtype>& input, Blob<Dtype>* squares);  \
+#define INSTANTIATE(Dtype)                                                 \
+  template class Posterior<Dtype>;                                         \
+  template void SampleOutput(const NoiseKey& key, uint64_t draw,           \
+                             uint64_t offset, const Blob<Dtype>& variance, \
+                             Blob<Dtype>* epsilon, Blob<Dtype>* output);   \
+  template void SampleOutputBackward(const Blob<Dtype>& output,            \
+                                     const Blob<Dtype>& epsilon,           \
+                                     Blob<Dtype>* variance);               \
+  template void Square(const Blob<Dtype>& input, Blob<Dtype>* squares);    \
   template void SquareBackward(const Blob<Dtype>& squares, Blob<Dtype>* input)
 INSTANTIATE(float);
 INSTANTIATE(double);

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include "caffe/engine/team.hpp"
+
 // OpenBLAS heeds the affinity and OMP_NUM_THREADS by itself, but no quota. Null
 // where Caffe is linked with another BLAS.
 extern "C" void openblas_set_num_threads(int) __attribute__((weak));
@@ -103,6 +105,16 @@ double CpuQuota(const std::string& membership, const std::string& root) {
 int AvailableCores() {
   const double quota = CpuQuota(ReadAll("/proc/self/cgroup"), "/sys/fs/cgroup");
   return std::max<int>(1, std::min<double>(AffinityCount(), std::ceil(quota)));
+}
+
+void ShareCores(int processes) {
+  if (IsSet("OMP_NUM_THREADS")) return;
+  const int threads = std::max(1, AvailableCores() / processes);
+  SetTeamSize(threads);
+  if (openblas_set_num_threads && !IsSet("OPENBLAS_NUM_THREADS") &&
+      !IsSet("GOTO_NUM_THREADS")) {
+    openblas_set_num_threads(threads);
+  }
 }
 
 int FirstThreadCount(const char* omp_num_threads) {

@@ -16,6 +16,7 @@
 #include "caffe/engine/large_arrays.hpp"
 #include "caffe/engine/product.hpp"
 #include "caffe/layer_factory.hpp"
+#include "caffe/ranks/ranks.hpp"
 #include "caffe/util/math_functions.hpp"
 
 namespace caffe {
@@ -248,13 +249,15 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
 }
 
 // The blob of weights is number 0, that of biases 1; for the batch's second
-// part they are 2 and 3, and so on.
+// part they are 2 and 3, and so on. The parts of all ranks are numbered
+// together.
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::NameNoise(int param_id, const std::string& owner,
                                         int owner_param_id) {
+  const int first = this->phase_ == TRAIN ? ranks::Rank() * draws_.size() : 0;
   for (int d = 0; d < draws_.size(); ++d) {
     draws_[d].keys[param_id] =
-        Key(owner, bayes::kMostParameters * d + owner_param_id);
+        Key(owner, bayes::kMostParameters * (first + d) + owner_param_id);
   }
 }
 
@@ -507,9 +510,10 @@ void BayesLayer<Base, Dtype>::ForwardLocal(
     const DrawnWeights drawn(this, draw);
     StockForward(Blobs(1, &squares_), Blobs(1, &variances_));
   }
-  // Layers that share weights have outputs of their own.
-  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index_, variances_,
-                      &noise_, top[0]);
+  // Layers that share weights have outputs of their own, and so do ranks.
+  const uint64_t first = static_cast<uint64_t>(ranks::Rank()) * noise_.count();
+  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index_, first,
+                      variances_, &noise_, top[0]);
 }
 
 template <template <typename> class Base, typename Dtype>
