@@ -7,6 +7,8 @@ The nets are those of nets.py, all layers Bayesian, on random images, with the s
 the number of ranks is. Before they are timed, two ranks are compared with one process that has as
 many draws of a batch. Each is timed for about --seconds (default 10), --repeats times (default 3),
 in turns. The efficiency of N ranks is the time of one rank of one thread divided by N times theirs.
+One rank with the batch of one of N tells what a rank computes on its own. From these times,
+scale_model.py says what more ranks would take.
 --quick checks that everything runs; its times mean nothing.
 """
 
@@ -45,9 +47,11 @@ class Way:
 
     ranks: int
     threads: int
+    share: int = 1
+    """The batch is divided by this."""
 
     def __str__(self) -> str:
-        return f"{self.ranks} × {self.threads}"
+        return f"{self.ranks} × {self.threads}" + f", batch / {self.share}" * (self.share > 1)
 
 
 def write_images(folder: Path, net: Net, count: int) -> None:
@@ -61,12 +65,13 @@ def write_images(folder: Path, net: Net, count: int) -> None:
             records.put(f"{i:08}".encode(), datum.SerializeToString())
 
 
-def write_solver(folder: Path, net: Net, draws: int, iterations: int) -> Path:
+def write_solver(folder: Path, net: Net, draws: int, iterations: int, share: int = 1) -> Path:
     """The solver of a training; it displays the last iteration and that after the warm-up."""
-    _data, _label, *layers = prototxt(net, net.batch, bayes=True, train=True).splitlines()
+    batch = net.batch // share
+    _data, _label, *layers = prototxt(net, batch, bayes=True, train=True).splitlines()
     data = (
         'layer { name: "data" type: "Data" top: "data" top: "label" transform_param { scale: '
-        f'0.004 }} data_param {{ source: "{folder / "images"}" batch_size: {net.batch} '
+        f'0.004 }} data_param {{ source: "{folder / "images"}" batch_size: {batch} '
         "backend: LMDB } }"
     )
     text = "\n".join([data, *layers])
@@ -115,9 +120,15 @@ def verify(folder: Path, net: Net, ranks: int) -> float:
     return worst
 
 
+def step(folder: Path, net: Net, way: Way, few: int, timed: int) -> float:
+    """Seconds of an iteration, without the start of the process."""
+    short = run(write_solver(folder, net, 1, few, way.share), way)
+    return (run(write_solver(folder, net, 1, few + timed, way.share), way) - short) / timed
+
+
 def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) -> dict:
     """Seconds of an iteration in each way."""
-    ways = (Way(1, 1), Way(1, ranks), Way(ranks, 1))
+    ways = (Way(1, 1), Way(1, ranks), Way(ranks, 1), Way(1, 1, share=ranks))
     result = {
         "batch": net.batch,
         "weights": net.weights(),
@@ -127,23 +138,20 @@ def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) ->
     few, trial = WARM_UP, WARM_UP + 5
     times: dict[Way, list[float]] = {way: [] for way in ways}
     for way in ways:
-        short = run(write_solver(folder, net, 1, few), way)
-        each = max(1e-4, (run(write_solver(folder, net, 1, trial), way) - short) / (trial - few))
+        each = max(1e-4, step(folder, net, way, few, trial - few))
         result[f"iterations {way}"] = max(5, round(seconds / each))
     for _ in range(repeats):
         for way in ways:
-            timed = result[f"iterations {way}"]
-            short = run(write_solver(folder, net, 1, few), way)
-            long = run(write_solver(folder, net, 1, few + timed), way)
-            times[way].append((long - short) / timed)
+            times[way].append(step(folder, net, way, few, result[f"iterations {way}"]))
     single = statistics.mean(times[ways[0]])
     result["ways"] = [
         {
             "ranks": way.ranks,
             "threads": way.threads,
+            "batch": net.batch // way.share,
             "mean": statistics.mean(times[way]),
             "sd": statistics.stdev(times[way]) if repeats > 1 else 0.0,
-            "efficiency": single / (ranks * statistics.mean(times[way])) if way != ways[0] else 1.0,
+            "efficiency": single / (way.ranks * way.threads * statistics.mean(times[way])),
         }
         for way in ways
     ]
@@ -155,12 +163,13 @@ def table(result: dict) -> str:
         (
             f"{way['ranks']}",
             f"{way['threads']}",
+            f"{way['batch']}",
             f"{1e3 * way['mean']:.2f} ± {1e3 * way['sd']:.2f}",
-            f"{way['efficiency']:.2f}",
+            f"{way['efficiency']:.2f}" if way["batch"] == result["batch"] else "–",
         )
         for way in result["ways"]
     ]
-    return markdown(("ranks", "threads of each", "ms", "efficiency"), rows)
+    return markdown(("ranks", "threads of each", "batch of all", "ms", "efficiency"), rows)
 
 
 def main() -> None:

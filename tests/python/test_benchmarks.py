@@ -52,10 +52,32 @@ def test_ranks_are_verified_and_timed(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "scale.json").read_text())["lenet"]
     assert found["difference"] < 1e-4
-    ways = {(way["ranks"], way["threads"]): way for way in found["ways"]}
-    assert ways.keys() == {(1, 1), (1, 2), (2, 1)}
-    single, two = ways[1, 1], ways[2, 1]
+    ways = {(way["ranks"], way["threads"], way["batch"]): way for way in found["ways"]}
+    assert ways.keys() == {(1, 1, 64), (1, 2, 64), (2, 1, 64), (1, 1, 32)}
+    single, two = ways[1, 1, 64], ways[2, 1, 64]
     assert two["efficiency"] == pytest.approx(single["mean"] / (2 * two["mean"]))
+
+
+def test_the_cost_of_ranks_is_worked_by_hand():
+    sys.path.insert(0, str(REPO / "benchmarks"))
+    import scale_model
+
+    def way(ranks, batch, mean):
+        return {"ranks": ranks, "threads": 1, "batch": batch, "mean": mean}
+
+    record = {"batch": 64, "ways": [way(1, 64, 0.7), way(1, 32, 0.4), way(2, 64, 0.42)]}
+    cost = scale_model.fitted(record, weights=2**20)
+    # 0.3 s for 32 images more; 0.1 s whatever the batch is; four messages of a megabyte.
+    assert (cost.image, cost.weights) == pytest.approx((0.3 / 32, 0.1))
+    assert cost.bytes == 2**22
+    model, measured = scale_model.predicted(record, cost)
+    assert (model, measured) == pytest.approx((0.4, 0.42))
+    # 2 · 3/4 of 4 MiB at 1 MiB/s, and four messages of 4 latencies, less 2/3 of the computing.
+    sums = 6 + 4 * 4 * scale_model.LATENCY
+    expected = 0.4 + sums - 0.2
+    assert cost.iteration(4, 32, 2**20) == pytest.approx(expected)
+    assert cost.efficiency(4, 32, 2**20) == pytest.approx(0.4 / expected)
+    assert cost.efficiency(1, 32, 2**20) == cost.efficiency(4, 32, 1e12) == 1
 
 
 @pytest.mark.parametrize(
