@@ -190,7 +190,7 @@ def test_workers_that_die_again_and_again_are_told(net, out, cluster, tmp_path, 
     ):
         sample(Model(*net), passes=4000, out=out, dask=cluster.scheduler_address, parts=parts)
     killer.join()
-    assert files(out.parent) == []
+    assert files(out.parent) == files(parts) == []
 
 
 def test_what_workers_cannot_do_is_refused(net, out, digits, tmp_path):

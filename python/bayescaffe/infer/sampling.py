@@ -72,7 +72,8 @@ def sample(
         dask: compute on the workers of the Dask scheduler of this address, tcp://host:port. They
             must see the net, the images and the folder of `out` under the same names.
         parts: a folder where workers write parts of the result, as `image_range` and `draw_range`
-            give them, and where these stay. Without it they are beside `out`, and removed.
+            give them. They stay there when all is done. Without it they are beside `out`, and
+            removed.
         progress: show a progress bar if this runs on a terminal or in a notebook.
     """
     if out is not None and not Path(out).parent.is_dir():

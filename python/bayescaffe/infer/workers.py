@@ -82,8 +82,10 @@ def draw_on_workers(
     name = argument("workers", workers) if dask is None else argument("dask", dask)
     distributed = import_optional("distributed", name)
     job, total = _job(work), len(work.source) * work.passes
+    place = (out.parent if parts is None else Path(parts)).absolute()
+    place.mkdir(parents=True, exist_ok=True)
     with (
-        _kept(Path(parts)) if parts is not None else scratch_folder(out.absolute()) as folder,
+        scratch_folder(place / out.name) as folder,
         _cluster(distributed, workers, dask) as client,
         ProgressBar(total, "sampling", show=progress, scale=True) as bar,
     ):
@@ -92,7 +94,11 @@ def draw_on_workers(
         paths = _draw_all(distributed, client, job, tasks, folder, bar)
         if lost := len(before - _addresses(client)):
             log.warning("%d worker%s died; the tasks were computed again", lost, "s" * (lost > 1))
-        return merge(paths, out, progress)
+        draws = merge(paths, out, progress)
+        if parts is not None:
+            for path in paths:
+                path.rename(place / path.name)
+        return draws
 
 
 def _job(work: Work) -> Job:
@@ -129,12 +135,6 @@ def _split(count: int, pieces: int) -> list[range]:
     """Ranges of about the same length."""
     edges = [count * piece // pieces for piece in range(pieces + 1)]
     return [range(*both) for both in zip(edges, edges[1:], strict=False)]
-
-
-@contextlib.contextmanager
-def _kept(folder: Path) -> Iterator[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder.absolute()
 
 
 @contextlib.contextmanager
