@@ -302,6 +302,14 @@ def test_a_source_without_a_batch_is_refused_by_name(tmp_path, digits):
 
 
 @needs_mpi
+def test_gpus_are_refused(tmp_path, digits):
+    done = mpirun(2, "train", "-solver", solver(tmp_path, digits, "run", solver_mode="GPU"))
+    assert done.returncode != 0
+    (line,) = error_lines(done.stdout)
+    assert "several ranks (mpirun) train on the CPU only; -cpu does so" in line
+
+
+@needs_mpi
 def test_an_error_of_one_rank_names_it_and_ends_all(tmp_path, digits):
     """Record 17 of 24 is one of rank 1 of 2, and its label is no class."""
     folder = tmp_path / "data"
