@@ -38,6 +38,8 @@ ln -sf ../../../caffe/lib/_caffe.so "$to/build/caffe-src/python/caffe/_caffe.so"
 echo python3 > packages.txt
 echo ca-certificates >> packages.txt
 ldd build/caffe/tools/caffe build/caffe/lib/_caffe.so > linked.txt
+# Programs that link against MPI are started by mpirun.
+! grep -q libmpi linked.txt || echo openmpi-bin >> packages.txt
 if grep 'not found' linked.txt; then
   echo "collect: the libraries above are missing; the programs link against them" >&2
   exit 1

@@ -1,17 +1,20 @@
 """The Docker images, as far as that goes without building them; `make docker-test` does."""
 
+import contextlib
 import difflib
 import glob
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
-from conftest import REPO
+from conftest import REPO, small_net, why_no_mpi, write_solver
 
 DOCKERFILES = {kind: (REPO / f"docker/{kind}/Dockerfile").read_text() for kind in ("cpu", "gpu")}
 README = (REPO / "docker/README.md").read_text()
@@ -319,3 +322,65 @@ def test_compose_runs_jupyter_in_both_images():
         assert [volume.split(":")[-1] for volume in service["volumes"]] == ["/workspace"]
     gpu = services["gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert gpu == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+
+
+def cluster_commands():
+    """The commands of docker/cluster.yaml, as lists of words, without variables."""
+    services = yaml.safe_load((REPO / "docker/cluster.yaml").read_text())["services"]
+    texts = {name: service["command"] for name, service in services.items()}
+    return {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text).split() for name, text in texts.items()}
+
+
+def test_the_cluster_is_private_and_has_two_workers():
+    services = yaml.safe_load((REPO / "docker/cluster.yaml").read_text())["services"]
+    assert services["worker"]["deploy"] == {"replicas": 2}
+    for service in services.values():
+        assert service["image"] == "bayescaffe:cpu" and "ports" not in service
+        assert [volume.split(":")[-1] for volume in service["volumes"]] == ["/workspace"]
+    for job in ("sample", "train"):
+        assert services[job]["profiles"] == ["job"]
+        solver = cluster_commands()[job][2]
+        assert (REPO / solver).is_file()
+    assert cluster_commands()["train"][-2:] == ["--ranks", "2"]
+
+
+def test_the_commands_of_the_cluster_work_together(tmp_path, digits):
+    """As processes of this machine, each with its own address in place of the scheduler's name."""
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    if why := why_no_mpi():
+        pytest.skip(why)
+    net = small_net(digits, "kl_weight: 0.01 dataset_size: 330")
+    solver = write_solver(tmp_path, net, 4)
+    commands, address = cluster_commands(), f"tcp://127.0.0.1:{free_port()}"
+    bin_folder = Path(sys.executable).parent
+
+    def command(name, *more):
+        words = [word.replace("tcp://scheduler:8786", address) for word in commands[name]]
+        words = [str(solver) if word.endswith("solver.prototxt") else word for word in words]
+        words = [address.rsplit(":")[-1] if word == "8786" else word for word in words]
+        return [str(bin_folder / words[0]), *words[1:], *more]
+
+    def run(name):
+        done = subprocess.run(
+            command(name), cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+
+    run("train")
+    with contextlib.ExitStack() as stack:
+        for name, more in (("scheduler", ["--host", "127.0.0.1"]), ("worker", []), ("worker", [])):
+            process = subprocess.Popen(
+                command(name, *more), cwd=tmp_path, stderr=subprocess.DEVNULL
+            )
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        run("sample")
+    with np.load(tmp_path / "draws.npz") as found:
+        assert found["probabilities"].shape[0] == 100
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
