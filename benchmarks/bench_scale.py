@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,14 +28,13 @@ from bayescaffe.common import provenance
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.pycaffe import caffe_tool
+from bayescaffe.training.log import LogParser
 from bayescaffe.training.ranks import Ranks
 from bench import markdown
 from caffe.proto import caffe_pb2
 from nets import NETS, Net, prototxt
 
 REPO = Path(__file__).resolve().parents[1]
-# Iterations that are not timed: memory is new, and records are read for the first time.
-WARM_UP = 3
 # How far weights may be apart after the iterations of the comparison, relative to the largest.
 TOLERANCE = 1e-4
 
@@ -65,8 +63,8 @@ def write_images(folder: Path, net: Net, count: int) -> None:
             records.put(f"{i:08}".encode(), datum.SerializeToString())
 
 
-def write_solver(folder: Path, net: Net, draws: int, iterations: int, share: int = 1) -> Path:
-    """The solver of a training; it displays the last iteration and that after the warm-up."""
+def write_solver(folder: Path, net: Net, draws: int, quarter: int, share: int = 1) -> Path:
+    """The solver of a training of four times `quarter` iterations."""
     batch = net.batch // share
     _data, _label, *layers = prototxt(net, batch, bayes=True, train=True).splitlines()
     data = (
@@ -80,23 +78,30 @@ def write_solver(folder: Path, net: Net, draws: int, iterations: int, share: int
     path = folder / "solver.prototxt"
     path.write_text(
         f'net: "{folder / "net.prototxt"}" base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 '
-        f'random_seed: 1 max_iter: {iterations} snapshot_prefix: "{folder / "net"}"\n'
+        f"random_seed: 1 max_iter: {4 * quarter} display: {quarter} "
+        f'snapshot_prefix: "{folder / "net"}"\n'
     )
     return path
 
 
 def run(solver: Path, way: Way) -> float:
-    """Train; return the seconds that it took."""
+    """Train; return the seconds of an iteration, those of the first and last quarter left out."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(way.threads)}
-    environment |= {"OPENBLAS_NUM_THREADS": str(way.threads), "GLOG_minloglevel": "1"}
+    environment |= {"OPENBLAS_NUM_THREADS": str(way.threads), "GLOG_minloglevel": "0"}
     command = [str(caffe_tool()), "train", "-solver", str(solver)]
     if way.ranks > 1:
         command = Ranks(way.ranks).command(command, environment)
-    start = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"bench_scale: {' '.join(command)}: {done.stderr}")
-    return time.perf_counter() - start
+    parser = LogParser()
+    for line in done.stderr.splitlines():
+        parser.feed(line)
+    parser.end()
+    first, last = parser.rows[1], parser.rows[3]
+    # Times are rounded to milliseconds.
+    seconds = max(1e-3, last["seconds"] - first["seconds"])
+    return seconds / (last["iteration"] - first["iteration"])
 
 
 def weights(folder: Path, iterations: int) -> list[np.ndarray]:
@@ -107,23 +112,17 @@ def weights(folder: Path, iterations: int) -> list[np.ndarray]:
 
 def verify(folder: Path, net: Net, ranks: int) -> float:
     """The largest difference between ranks and one process, relative to the largest weight."""
-    iterations = 5
+    quarter = 2
     found = []
     for draws, way in ((ranks, Way(1, 1)), (1, Way(ranks, 1))):
-        run(write_solver(folder, net, draws, iterations), way)
-        found.append(weights(folder, iterations))
+        run(write_solver(folder, net, draws, quarter), way)
+        found.append(weights(folder, 4 * quarter))
     worst = max(
         float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(*found, strict=True) if a.any()
     )
     if worst > TOLERANCE:
         sys.exit(f"bench_scale: {ranks} ranks differ from one process by {worst:.2g}")
     return worst
-
-
-def step(folder: Path, net: Net, way: Way, few: int, timed: int) -> float:
-    """Seconds of an iteration, without the start of the process."""
-    short = run(write_solver(folder, net, 1, few, way.share), way)
-    return (run(write_solver(folder, net, 1, few + timed, way.share), way) - short) / timed
 
 
 def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) -> dict:
@@ -134,15 +133,14 @@ def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) ->
         "weights": net.weights(),
         "difference": verify(folder, net, ranks),
     }
-    # The start of a process is in a short run and in a long one, and not in their difference.
-    few, trial = WARM_UP, WARM_UP + 5
     times: dict[Way, list[float]] = {way: [] for way in ways}
-    for way in ways:
-        each = max(1e-4, step(folder, net, way, few, trial - few))
-        result[f"iterations {way}"] = max(5, round(seconds / each))
+    quarters = {
+        way: max(2, round(seconds / 2 / run(write_solver(folder, net, 1, 2, way.share), way)))
+        for way in ways
+    }
     for _ in range(repeats):
         for way in ways:
-            times[way].append(step(folder, net, way, few, result[f"iterations {way}"]))
+            times[way].append(run(write_solver(folder, net, 1, quarters[way], way.share), way))
     single = statistics.mean(times[ways[0]])
     result["ways"] = [
         {

@@ -41,6 +41,9 @@ int LaunchedRanks() {
 class MpiRanks : public Ranks {
  public:
   MpiRanks() {
+    // Open MPI polls while it waits. On a core that others use as well, it then
+    // takes their time: let it give way, unless the user says otherwise.
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite*/ 0);
     // Only the main thread calls MPI.
     int provided;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
