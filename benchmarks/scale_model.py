@@ -14,7 +14,7 @@ of a megabyte, on a ring for its bytes and a tree for its latency:
 
 OVERLAP is the share of the computing that the sums can hide behind: the backward pass. Nets that
 were not timed have the seconds for a floating-point operation and for a weight of the VGG-like one.
-The efficiency is the time of one rank divided by that of N, each with as many images.
+The efficiency is the time of one rank divided by N times that of N ranks, which share its batch.
 """
 
 import argparse
@@ -46,18 +46,19 @@ class Cost:
     bytes: int
     """Of the gradients."""
 
-    def iteration(self, ranks: int, images: int, bandwidth: float) -> float:
-        """Seconds of an iteration."""
+    def iteration(self, ranks: int, batch: int, bandwidth: float) -> float:
+        """Seconds of an iteration of ranks that share a batch."""
+        images = batch / ranks
         messages = math.ceil(self.bytes / MESSAGE)
         sums = 2 * (ranks - 1) / ranks * self.bytes / bandwidth
         sums += messages * 2 * math.log2(ranks) * LATENCY
         seen = max(0.0, sums - OVERLAP * images * self.image)
         return images * self.image + self.weights + seen
 
-    def efficiency(self, ranks: int, images: int, bandwidth: float) -> float:
-        """The time of one rank divided by that of so many, with as many images for each."""
-        one, all_of_them = (self.iteration(n, images, bandwidth) for n in (1, ranks))
-        return one / all_of_them
+    def efficiency(self, ranks: int, batch: int, bandwidth: float) -> float:
+        """The time of one rank divided by the sum of the times of all."""
+        one, each = (self.iteration(n, batch, bandwidth) for n in (1, ranks))
+        return one / (ranks * each)
 
 
 def fitted(record: dict, weights: int) -> Cost:
@@ -90,8 +91,7 @@ def predicted(record: dict, cost: Cost) -> tuple[float, float]:
     """Seconds of an iteration of the ranks that were timed: by the model, and measured."""
     timed = next(way for way in record["ways"] if way["ranks"] > 1)
     # In one machine, bytes are no limit.
-    own = timed["batch"] // timed["ranks"]
-    return cost.iteration(timed["ranks"], own, math.inf), timed["mean"]
+    return cost.iteration(timed["ranks"], timed["batch"], math.inf), timed["mean"]
 
 
 def main() -> None:
@@ -115,21 +115,23 @@ def main() -> None:
         )
     head = ("net", "µs an image", "µs for the weights", "two ranks, model, ms", "measured, ms")
     print(markdown(head, rows))
-    nets = {"LeNet": (timed["lenet"], 64)}
-    for name in ("googlenet", "resnet50"):
-        nets[name] = (like(timed["vgg"], NETS["vgg"], REFERENCE_NETS[name]), 32)
+    nets = {"LeNet": (timed["lenet"], 512)}
+    for name, batch in (("googlenet", 1024), ("resnet50", 4096)):
+        nets[name] = (like(timed["vgg"], NETS["vgg"], REFERENCE_NETS[name]), batch)
     rows = [
         (
-            f"{name}, {images} images a rank",
+            name,
+            f"{batch:,}",
             network,
             f"{cost.bytes / 2**20:.1f}",
-            f"{1e3 * cost.iteration(1, images, bandwidth):,.0f}",
-            *(f"{cost.efficiency(ranks, images, bandwidth):.2f}" for ranks in RANKS),
+            f"{cost.iteration(1, batch, bandwidth):,.2f}",
+            *(f"{cost.efficiency(ranks, batch, bandwidth):.2f}" for ranks in RANKS),
         )
-        for name, (cost, images) in nets.items()
+        for name, (cost, batch) in nets.items()
         for network, bandwidth in BANDWIDTHS.items()
     ]
-    head = ("net", "network", "MiB of gradients", "ms of one rank", *(f"{n} ranks" for n in RANKS))
+    head = ("net", "batch", "network", "MiB of gradients", "s of one rank")
+    head += tuple(f"{ranks} ranks" for ranks in RANKS)
     print(markdown(head, rows))
 
 
