@@ -39,7 +39,7 @@ const Kernels<T>& All() {
       LrnAcrossGradient<T>,
       LrnWithin<T>,
       LrnWithinGradient<T>,
-      ActivationOf<Relu, T>(),
+      ReluActivation<T>(),
       ActivationOf<Sigmoid, T>(),
       ActivationOf<Tanh, T>(),
       ActivationOf<Elu, T>(),

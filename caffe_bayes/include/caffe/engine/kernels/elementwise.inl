@@ -45,6 +45,11 @@ void Activate(int n, T p, const T* x, T* y) {
 }
 
 template <template <typename> class Function, typename T>
+void ActivateInBlocks(int n, T p, const T* x, T* y) {
+  InBlocks(n, x, y, [p](T value) { return Function<T>::Value(p, value); });
+}
+
+template <template <typename> class Function, typename T>
 void ActivationGradient(int n, T p, const T* x, const T* y, const T* dy,
                         T* dx) {
   for (int i = 0; i < n; ++i) dx[i] = dy[i] * Function<T>::Slope(p, x[i], y[i]);
@@ -52,7 +57,12 @@ void ActivationGradient(int n, T p, const T* x, const T* y, const T* dy,
 
 template <template <typename> class Function, typename T>
 constexpr Activation<T> ActivationOf() {
-  return {Activate<Function, T>, ActivationGradient<Function, T>};
+  return {ActivateInBlocks<Function, T>, ActivationGradient<Function, T>};
+}
+
+template <typename T>
+constexpr Activation<T> ReluActivation() {
+  return {Activate<Relu, T>, ActivationGradient<Relu, T>};
 }
 
 // With a = m / sqrt(v), the density f and the distribution F of N(0, 1) at a:
@@ -61,10 +71,11 @@ constexpr Activation<T> ActivationOf() {
 //   Cov(x, max(x, 0)) = v F
 // and relu(x) = p x + (1 - p) max(x, 0). No large numbers cancel each other.
 template <typename T>
-void ReluMoments(int n, T p, const T* m, const T* v, T* mean, T* variance) {
+inline void ReluMomentsOfBlock(T p, T* __restrict__ mean,
+                               T* __restrict__ variance) {
   const T far = 12;  // where f and 1 - F are 0 for a float
-  for (int i = 0; i < n; ++i) {
-    const T deviation = std::sqrt(v[i]), x = m[i], spread = v[i];
+  for (int i = 0; i < kBlockBytes / static_cast<int>(sizeof(T)); ++i) {
+    const T x = mean[i], spread = variance[i], deviation = std::sqrt(spread);
     const T ratio =
         x / (deviation > 0 ? deviation : std::numeric_limits<T>::min());
     const T a = ratio > far ? far : ratio < -far ? -far : ratio;
@@ -85,6 +96,20 @@ void ReluMoments(int n, T p, const T* m, const T* v, T* mean, T* variance) {
     mean[i] = p * x + (1 - p) * (part > least ? part : least);
     variance[i] = spread * (p * p + 2 * p * (1 - p) * below +
                             (1 - p) * (1 - p) * (share > 0 ? share : T(0)));
+  }
+}
+
+template <typename T>
+void ReluMoments(int n, T p, const T* m, const T* v, T* mean, T* variance) {
+  constexpr int kBlock = kBlockBytes / sizeof(T);
+  T means[kBlock] = {}, variances[kBlock] = {};
+  for (int first = 0; first < n; first += kBlock) {
+    const size_t bytes = std::min(kBlock, n - first) * sizeof(T);
+    std::memcpy(means, m + first, bytes);
+    std::memcpy(variances, v + first, bytes);
+    ReluMomentsOfBlock(p, means, variances);
+    std::memcpy(mean + first, means, bytes);
+    std::memcpy(variance + first, variances, bytes);
   }
 }
 

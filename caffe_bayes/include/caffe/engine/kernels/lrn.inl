@@ -43,11 +43,12 @@ inline void Normalize(int n, float beta, const float* x,
     }
     return;
   }
-  for (int i = 0; i < n; ++i) {
-    const float logarithm = -beta * Log(s[i]);
+  InBlocks(n, s, s, [beta](float scale) {
+    const float logarithm = -beta * Log(scale);
     const float small = Exp(-std::fabs(logarithm));
-    s[i] = x[i] * (logarithm > 0 ? 1 / small : small);
-  }
+    return logarithm > 0 ? 1 / small : small;
+  });
+  for (int i = 0; i < n; ++i) s[i] *= x[i];
 }
 
 // A channel's part of LrnAcross.

@@ -96,3 +96,22 @@ inline void StorePairs(T* to, const typename VectorOf<T, lanes>::type& even,
   Store<lanes>(to, low);
   Store<lanes>(to + lanes, high);
 }
+
+// Loops of so many bytes are whole vectors. The compiler computes what is left
+// behind the last vector of a loop with other instructions: for AVX-512 it
+// fuses there what it does not fuse in vectors. A function that must give the
+// same bits wherever in an array a number is goes through such blocks.
+constexpr int kBlockBytes = 256;
+
+// y = f(x) for each of n numbers; y may be x.
+template <typename T, typename Function>
+inline void InBlocks(int n, const T* x, T* y, Function f) {
+  constexpr int kBlock = kBlockBytes / sizeof(T);
+  T block[kBlock] = {};
+  for (int first = 0; first < n; first += kBlock) {
+    const size_t bytes = std::min(kBlock, n - first) * sizeof(T);
+    std::memcpy(block, x + first, bytes);
+    for (int i = 0; i < kBlock; ++i) block[i] = f(block[i]);
+    std::memcpy(y + first, block, bytes);
+  }
+}
