@@ -63,17 +63,8 @@ class Cost:
 
 def fitted(record: dict, weights: int) -> Cost:
     """The cost of a net that bench_scale.py has timed."""
-    whole, part = (
-        next(
-            way
-            for way in record["ways"]
-            if (way["ranks"], way["threads"]) == (1, 1) and is_one(way)
-        )
-        for is_one in (
-            lambda way: way["batch"] == record["batch"],
-            lambda way: way["batch"] < record["batch"],
-        )
-    )
+    alone = [way for way in record["ways"] if way["ranks"] == way["threads"] == 1]
+    part, whole = sorted(alone, key=lambda way: way["batch"])
     image = (whole["mean"] - part["mean"]) / (whole["batch"] - part["batch"])
     return Cost(image, max(0.0, whole["mean"] - whole["batch"] * image), 4 * weights)
 

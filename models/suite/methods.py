@@ -63,7 +63,7 @@ def by_calibrated(use: Use, images: np.ndarray) -> np.ndarray:
         return model.with_weights(path).sample(images, use.draws).mean(axis=0)
 
 
-def by_calibrate(use: Use, images: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def best_calibration(use: Use, images: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """What `bayescaffe calibrate` finds with held-out images; nothing if all of them are right."""
     colours = "bgr" if images.shape[1] == 3 else None
     with TemporaryDirectory() as folder, suppress(NoTemperatureError):
@@ -134,7 +134,7 @@ METHODS = {
     "laplace": Method("last-layer Laplace", "stock", by_laplace, fit=best_prior),
     "paper": Method("the paper's net", "paper", by_draws),
     "ours": Method("ours", "bayes", by_draws),
-    "calibrated": Method("ours, calibrated", "bayes", by_calibrated, fit=by_calibrate),
+    "calibrated": Method("ours, calibrated", "bayes", by_calibrated, fit=best_calibration),
     "fine-tuned": Method("stock, fine-tuned", "fine-tuned", by_net),
     "prior": Method("ours, from a prior", "prior", by_draws),
     "ensemble": Method("deep ensemble of 5", "stock", by_net, members=5),

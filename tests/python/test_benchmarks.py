@@ -65,7 +65,7 @@ def test_the_cost_of_ranks_is_worked_by_hand():
     def way(ranks, batch, mean):
         return {"ranks": ranks, "threads": 1, "batch": batch, "mean": mean}
 
-    record = {"batch": 64, "ways": [way(1, 64, 0.7), way(1, 32, 0.4), way(2, 64, 0.42)]}
+    record = {"ways": [way(1, 64, 0.7), way(1, 32, 0.4), way(2, 64, 0.42)]}
     cost = scale_model.fitted(record, weights=2**20)
     # 0.3 s for 32 images more; 0.1 s whatever the batch is; four messages of a megabyte.
     assert (cost.image, cost.weights) == pytest.approx((0.3 / 32, 0.1))
