@@ -1,12 +1,14 @@
 """Time training on ranks: two of one thread, beside one of one thread and one of two.
 
-    bench_scale.py [--nets lenet,vgg] [--ranks 2] [--seconds S] [--repeats N] [--json FILE]
+    bench_scale.py [--nets lenet,vgg,vgg:64] [--ranks 2] [--seconds S] [--repeats N] [--json FILE]
                    [--quick]
 
 The nets are those of nets.py, all layers Bayesian, on random images, with the same batch whatever
 the number of ranks is. Before they are timed, two ranks are compared with one process that has as
 many draws of a batch. Each is timed for about --seconds (default 10), --repeats times (default 3),
-in turns. The efficiency of N ranks is the time of one rank of one thread divided by N times theirs.
+in turns. vgg:64 is the net with another batch. The efficiency of N ranks is the time of one rank of
+one thread divided by N times theirs. Twice as many ranks are timed, too; where there are more of
+them than cores, the table says so, and N is the number of cores.
 One rank with the batch of one of N tells what a rank computes on its own. From these times,
 scale_model.py says what more ranks would take.
 --quick checks that everything runs; its times mean nothing.
@@ -19,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lmdb
@@ -127,7 +129,8 @@ def verify(folder: Path, net: Net, ranks: int) -> float:
 
 def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) -> dict:
     """Seconds of an iteration in each way."""
-    ways = (Way(1, 1), Way(1, ranks), Way(ranks, 1), Way(1, 1, share=ranks))
+    ways = (Way(1, 1), Way(1, ranks), Way(ranks, 1), Way(2 * ranks, 1), Way(1, 1, share=ranks))
+    cores = len(os.sched_getaffinity(0))
     result = {
         "batch": net.batch,
         "weights": net.weights(),
@@ -149,7 +152,9 @@ def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) ->
             "batch": net.batch // way.share,
             "mean": statistics.mean(times[way]),
             "sd": statistics.stdev(times[way]) if repeats > 1 else 0.0,
-            "efficiency": single / (way.ranks * way.threads * statistics.mean(times[way])),
+            "cores": min(way.ranks * way.threads, cores),
+            "efficiency": single
+            / (min(way.ranks * way.threads, cores) * statistics.mean(times[way])),
         }
         for way in ways
     ]
@@ -159,7 +164,7 @@ def measure(folder: Path, net: Net, ranks: int, seconds: float, repeats: int) ->
 def table(result: dict) -> str:
     rows = [
         (
-            f"{way['ranks']}",
+            f"{way['ranks']}" + f" on {way['cores']} cores" * (way["cores"] < way["ranks"]),
             f"{way['threads']}",
             f"{way['batch']}",
             f"{1e3 * way['mean']:.2f} ± {1e3 * way['sd']:.2f}",
@@ -174,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nets", default="lenet,vgg")
+    parser.add_argument("--nets", default="lenet,vgg,vgg:64")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--repeats", type=int, default=3)
@@ -186,13 +191,14 @@ def main() -> None:
     results = {"commit": provenance.commit(REPO), "machine": provenance.machine()}
     print(f"Measured at commit `{results['commit']}` on {results['machine']}.\n")
     for name in options.nets.split(","):
-        net = NETS[name]
+        base, _, batch = name.partition(":")
+        net = replace(NETS[base], batch=int(batch)) if batch else NETS[base]
         with tempfile.TemporaryDirectory() as folder:
             write_images(Path(folder) / "images", net, 10 * net.batch)
             results[name] = measure(
                 Path(folder), net, options.ranks, options.seconds, options.repeats
             )
-        print(f"**{name}: training step, batch {net.batch}**\n\n{table(results[name])}", flush=True)
+        print(f"**{base}: training step, batch {net.batch}**\n\n{table(results[name])}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with scratch_file(options.json) as scratch:
         scratch.write_text(json.dumps(results, indent=2) + "\n")

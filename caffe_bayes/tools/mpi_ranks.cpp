@@ -49,11 +49,20 @@ class MpiRanks : public Ranks {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &count_);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_,
+                        MPI_INFO_NULL, &host_);
+    MPI_Comm_rank(host_, &local_rank_);
+    MPI_Comm_size(host_, &local_count_);
   }
-  ~MpiRanks() override { MPI_Finalize(); }
+  ~MpiRanks() override {
+    MPI_Comm_free(&host_);
+    MPI_Finalize();
+  }
 
   int rank() const override { return rank_; }
   int count() const override { return count_; }
+  int local_rank() const override { return local_rank_; }
+  int local_count() const override { return local_count_; }
 
   void StartSum(float* numbers, int n) override {
     Start(numbers, n, MPI_FLOAT);
@@ -86,18 +95,12 @@ class MpiRanks : public Ranks {
 
   // How many ranks of this host may use cores that this one may use.
   int RanksOnTheseCores() const {
-    MPI_Comm host;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_,
-                        MPI_INFO_NULL, &host);
-    int local;
-    MPI_Comm_size(host, &local);
     cpu_set_t own;
     CPU_ZERO(&own);
     sched_getaffinity(0, sizeof(own), &own);
-    std::vector<cpu_set_t> all(local);
+    std::vector<cpu_set_t> all(local_count_);
     MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own),
-                  MPI_BYTE, host);
-    MPI_Comm_free(&host);
+                  MPI_BYTE, host_);
     int sharing = 0;
     for (const cpu_set_t& other : all) {
       cpu_set_t common;
@@ -116,6 +119,9 @@ class MpiRanks : public Ranks {
 
   int rank_ = 0;
   int count_ = 1;
+  MPI_Comm host_;
+  int local_rank_ = 0;
+  int local_count_ = 1;
   std::vector<MPI_Request> sums_;
 };
 

@@ -26,6 +26,8 @@ class LikeRanks : public Ranks {
   LikeRanks(int rank, int count) : rank_(rank), count_(count) {}
   int rank() const override { return rank_; }
   int count() const override { return count_; }
+  int local_rank() const override { return rank_; }
+  int local_count() const override { return count_; }
   void StartSum(float* numbers, int n) override { Start(numbers, n); }
   void StartSum(double*, int) override { FAIL(); }
   void Wait() override {

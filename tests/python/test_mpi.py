@@ -17,7 +17,7 @@ from bayescaffe.training import ranks as ranks_module
 from bayescaffe.training.log import read_curve
 from bayescaffe.training.ranks import Ranks, killed_rank
 from bayescaffe.training.train import train
-from conftest import CAFFE, PLAIN_ENVIRONMENT, caffe, small_net, why_no_mpi, write_solver
+from conftest import CAFFE, PLAIN_ENVIRONMENT, REPO, caffe, small_net, why_no_mpi, write_solver
 
 pycaffe = pytest.importorskip("caffe", reason="pycaffe is not built")
 from bayescaffe.training.snapshots import newest_snapshot  # noqa: E402
@@ -42,18 +42,22 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 needs_mpi = pytest.mark.skipif(why_no_mpi() is not None, reason=str(why_no_mpi()))
+SIMULATED = REPO / "build/caffe_simulated_tool"
+needs_simulated = pytest.mark.skipif(
+    not SIMULATED.exists(), reason="build/caffe_simulated_tool is not built: make test-cpp does it"
+)
 
 
-def mpirun_command(ranks, *arguments):
+def mpirun_command(ranks, *arguments, tool=CAFFE):
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     mpirun = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *root]
-    return [*mpirun, str(CAFFE), *map(str, arguments)]
+    return [*mpirun, str(tool), *map(str, arguments)]
 
 
-def mpirun(ranks, *arguments, **environment):
+def mpirun(ranks, *arguments, tool=CAFFE, **environment):
     """Run the `caffe` tool on so many ranks; its output is the log."""
     return subprocess.run(
-        mpirun_command(ranks, *arguments),
+        mpirun_command(ranks, *arguments, tool=tool),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -121,8 +125,9 @@ def test_ranks_have_the_draws_of_parts_of_a_batch(tmp_path, digits, ranks):
     for other in (parts.replace("kl_weight: 0.1", "kl_weight: 0.2"), BAYES):
         train_alone(solver(tmp_path, digits, "other", other))
         assert difference(weights(tmp_path, "other"), expected) > 1e-3
-    # What is logged is of all ranks, and KL of one. At the end, rank 0 tells of its part only.
-    assert losses(together)[:20] == pytest.approx(losses(alone)[:20], rel=1e-4)
+    # What is logged is of all ranks, and KL of one.
+    assert len(losses(alone)) == 21
+    assert losses(together) == pytest.approx(losses(alone), rel=1e-4)
     kls = [[float(x) for x in re.findall(r"KL = (\S+),", log)] for log in (together, alone)]
     assert len(kls[0]) == 21 and kls[0] == pytest.approx(kls[1], rel=1e-4)
 
@@ -239,15 +244,77 @@ def test_draws_go_on_where_they_were(tmp_path, digits):
     assert difference(weights(tmp_path, "run"), weights(tmp_path, "whole")) <= 1e-6
 
 
+# ---- Tests are shared out
+
+
+def scores(log):
+    """What each test says: the outputs of the net, and error and loss of the mean of draws."""
+    tests = log.split(", Testing net (#0)")[1:]
+    number = r"(?:Test net output #\d+: \w+|error|, loss) = ([\d.e+-]+)"
+    return [[float(x) for x in re.findall(number, test.split("Iteration")[0])] for test in tests]
+
+
+def local_net(digits, more, batch):
+    """A net whose inner products draw outputs. Convolutions, which come first, draw weights."""
+    return small_net(digits, LOCAL, more, batch).replace(LOCAL, BAYES, 1)
+
+
+def with_tests(folder, digits, name, test_iter=5, more="", **options):
+    """A solver whose weights stay as they are, and whose tests do not go through all images."""
+    options |= {"base_lr": 0, "test_iter": test_iter, "test_interval": 5, "test_draws": 3}
+    options["test_net"] = f'"{folder / name}.net.prototxt"'
+    return write_solver(folder, local_net(digits, more, 6), 20, name=name, **options)
+
+
 @needs_mpi
-def test_rank_0_alone_tests(tmp_path, digits):
-    options = {"test_iter": 4, "test_interval": 10, "snapshot": 10}
-    options["test_net"] = f'"{tmp_path}/run.net.prototxt"'
-    log = train_together(2, solver(tmp_path, digits, "run", BAYES, **options))
-    assert log.count("Testing net (#0)") == 3
-    assert log.count("accuracy = ") == 3
+@pytest.mark.parametrize(("ranks", "test_iter"), [(2, 5), (3, 5), (3, 1)])
+def test_ranks_share_out_tests(tmp_path, digits, ranks, test_iter):
+    """Each batch is tested once, with the draw that it has in one process."""
+    drops = DROPOUT.replace("dropout_ratio: 0.3", "dropout_ratio: 0.3 sample_weights_test: true")
+    options = {"test_iter": test_iter, "more": drops, "snapshot": 10}
+    alone = scores(train_alone(with_tests(tmp_path, digits, "alone", **options)))
+    path = with_tests(tmp_path, digits, "together", **options)
+    log = train_together(ranks, path)
+    assert len(alone) == 5 and all(len(numbers) == 4 for numbers in alone)
+    assert len({tuple(numbers) for numbers in alone}) == 5  # of other images and draws each
+    assert np.array(scores(log)) == pytest.approx(np.array(alone), rel=1e-5)
     assert log.count("Snapshotting solver state") == 2
     assert log.count("Optimization Done.") == 2  # the solver says so, and the tool
+    # Tests go on where they were, also on another number of ranks.
+    state = tmp_path / "together_iter_10.solverstate"
+    resumed = scores(train_together(5 - ranks, path, "-snapshot", state))
+    assert np.array(resumed) == pytest.approx(np.array(alone[2:]), rel=1e-5)
+
+
+@needs_mpi
+def test_ranks_test_with_the_averages_of_rank_0(tmp_path, digits):
+    norm = 'layer { name: "norm" type: "BatchNorm" bottom: "hidden" top: "hidden" }'
+    # With a display, one more forward pass changes the averages between snapshot and test.
+    options = {"test_iter": 4, "test_interval": 20, "test_initialization": "false", "display": 7}
+    options["test_net"] = f'"{tmp_path}/run.net.prototxt"'
+    log = train_together(2, solver(tmp_path, digits, "run", None, norm, **options))
+    (found,) = scores(log)
+    # Those of the snapshot.
+    net, model = tmp_path / "run.net.prototxt", tmp_path / "run_iter_20.caffemodel"
+    files = ("-model", net, "-weights", model)
+    alone = caffe("test", *files, "-iterations", "4", **ONE_THREAD).stdout
+    expected = [float(x) for x in re.findall(r"\] (?:accuracy|loss) = (\S+)", alone)]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@needs_mpi
+def test_a_test_net_whose_batches_cannot_be_shared_is_refused(tmp_path, digits):
+    path = with_tests(tmp_path, digits, "run")
+    net = tmp_path / "run.net.prototxt"
+    source = """layer { name: "more" type: "MemoryData" top: "x" top: "y" include { phase: TEST }
+                memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 } }"""
+    net.write_text(net.read_text() + source)
+    done = mpirun(2, "train", "-solver", path)
+    (line,) = error_lines(done.stdout)
+    assert line == (
+        "caffe: error: layer 'more': ranks share out the batches of a test, which a layer of type "
+        "MemoryData cannot do"
+    )
 
 
 @needs_mpi
@@ -302,11 +369,63 @@ def test_a_source_without_a_batch_is_refused_by_name(tmp_path, digits):
 
 
 @needs_mpi
-def test_gpus_are_refused(tmp_path, digits):
+def test_without_gpus_ranks_say_so(tmp_path, digits):
     done = mpirun(2, "train", "-solver", solver(tmp_path, digits, "run", solver_mode="GPU"))
     assert done.returncode != 0
     (line,) = error_lines(done.stdout)
-    assert "several ranks (mpirun) train on the CPU only; -cpu does so" in line
+    assert "this Caffe was built without CUDA" in line
+
+
+# ---- A GPU for each rank, which is simulated: see test_simulated_gpu.py
+
+
+def on_gpus(ranks, path, *options, **environment):
+    return mpirun(ranks, "train", "-solver", path, *options, tool=SIMULATED, **environment)
+
+
+@needs_mpi
+@needs_simulated
+def test_ranks_on_gpus_are_those_on_the_cpu(tmp_path, digits):
+    # The noise of rank 1 begins inside of a block of four numbers.
+    net = local_net(digits, DROPOUT, 6).replace("num_output: 16", "num_output: 15")
+    for name in ("cpu", "gpu"):
+        write_solver(tmp_path, net, 10, name=name, solver_mode=name.upper(), display=1)
+    on_cpu = train_together(2, tmp_path / "cpu.solver.prototxt")
+    done = on_gpus(2, tmp_path / "gpu.solver.prototxt", "-gpu", "all", SIMULATED_CUDA_COUNTERS="1")
+    assert done.returncode == 0, done.stdout
+    # One process on a GPU is no closer to one on the CPU.
+    assert difference(weights(tmp_path, "gpu", 10), weights(tmp_path, "cpu", 10)) <= 1e-6
+    assert losses(done.stdout) == pytest.approx(losses(on_cpu), rel=1e-4)
+    assert re.findall(r"^ncclAllReduce +(\d+)$", done.stdout, re.M) == ["10", "10"]
+
+
+@needs_mpi
+@needs_simulated
+def test_bayescaffe_trains_on_a_gpu_for_each_rank(tmp_path, digits, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("bayescaffe.training.train.caffe_tool", lambda: SIMULATED)
+    path = solver(tmp_path, digits, "run", BAYES)
+    assert train(path, ranks=2, gpu="all", progress=False).iterations == 20
+    assert "Using GPUs 0" in (tmp_path / "train.log").read_text()
+
+
+@needs_mpi
+@needs_simulated
+@pytest.mark.parametrize(
+    ("ranks", "options", "error"),
+    [
+        (3, ("-gpu", "all"), "-gpu all: this host has 3 ranks and 2 GPUs for them, but each rank"),
+        (2, ("-gpu", "1"), "-gpu 1: this host has 2 ranks and 1 GPU for them, but each rank"),
+        (2, ("-gpu", "0,7"), "the machine has 2, numbers 0 to 1"),
+        (3, (), "-gpu all: this host has 3 ranks and 2 GPUs"),
+    ],
+)
+def test_each_rank_needs_a_gpu(tmp_path, digits, ranks, options, error):
+    path = solver(tmp_path, digits, "run", solver_mode="GPU")
+    done = on_gpus(ranks, path, *options)
+    assert done.returncode != 0
+    (line,) = error_lines(done.stdout)
+    assert error in line
 
 
 @needs_mpi
@@ -482,7 +601,6 @@ def test_the_command_of_mpirun(monkeypatch):
         ({"hosts": "a,b"}, "hosts='a,b' needs ranks"),
         ({"ranks": 2, "hosts": "a,"}, "hosts='a,': '' is no name of a host"),
         ({"ranks": 2, "hosts": "a;reboot"}, "'a;reboot' is no name of a host"),
-        ({"ranks": 2, "gpu": 0}, "ranks=2 and gpu=0 exclude each other"),
         ({"retries": -1}, "retries=-1: must be 0 or more"),
     ],
     ids=str,

@@ -1,13 +1,19 @@
-// NCCL by a meeting of threads.
+// NCCL by shared memory, among threads of one process and among processes of
+// one machine.
 #include "nccl.h"
 
-#include <condition_variable>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -16,64 +22,93 @@
 namespace simulated_cuda {
 namespace {
 
-/// What one rank brings to a meeting.
+/// What one rank shows to the others.
 struct Share {
-  std::string what;  ///< must be the same for all ranks
-  const void* from;
-  void* to;
+  int device;
+  char what[64];  ///< must be the same for all ranks
+  alignas(64) char bytes[1 << 16];
 };
 
-/// The ranks that work together.
+/// The ranks that work together. The memory that they share is all zeros when
+/// the first one opens it.
 class Group {
  public:
-  explicit Group(int count) : shares_(count), devices_(count, -1) {}
-
-  int count() const { return static_cast<int>(shares_.size()); }
-
-  /// False if another rank has the device.
-  bool Join(int rank, int device) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (int other : devices_) {
-      if (other == device) return false;
+  /// @param name of the memory; others that give the same name share it
+  Group(const std::string& name, int count) : name_(name), count_(count) {
+    const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+    const size_t size = sizeof(Meeting) + count * sizeof(Share);
+    if (file < 0 || ftruncate(file, size) != 0) {
+      Die("ncclComm: cannot share memory");
     }
-    devices_[rank] = device;
+    void* memory =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (memory == MAP_FAILED) Die("ncclComm: cannot share memory");
+    meeting_ = static_cast<Meeting*>(memory);
+    shares_ = reinterpret_cast<Share*>(meeting_ + 1);
+  }
+  ~Group() { munmap(meeting_, sizeof(Meeting) + count_ * sizeof(Share)); }
+
+  /// Once all have opened the memory, it needs no name.
+  void Forget() { shm_unlink(name_.c_str()); }
+
+  int count() const { return count_; }
+  Share& share(int rank) { return shares_[rank]; }
+
+  /// Wait for all ranks.
+  void Meet() {
+    const int64_t this_meeting = meeting_->number;
+    if (++meeting_->arrived == count_) {
+      meeting_->arrived = 0;
+      ++meeting_->number;
+    } else {
+      while (meeting_->number == this_meeting) sched_yield();
+    }
+  }
+
+  /// False if two ranks have the same device.
+  bool AllHaveDevices() const {
+    for (int i = 0; i < count_; ++i) {
+      for (int j = 0; j < i; ++j) {
+        if (shares_[i].device == shares_[j].device) return false;
+      }
+    }
     return true;
   }
 
-  /// Wait for all ranks; the last to come does the work for all.
-  void Meet(int rank, const Share& share,
-            const std::function<void(const std::vector<Share>&)>& work) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    shares_[rank] = share;
-    if (++arrived_ == count()) {
-      for (int other = 0; other < count(); ++other) {
-        if (shares_[other].what != share.what) {
-          Die("rank " + std::to_string(rank) + " calls " + share.what +
-              ", rank " + std::to_string(other) + " " + shares_[other].what);
-        }
+  /// Dies unless all ranks make the same call.
+  void CheckCall(int rank, const std::string& what) {
+    snprintf(shares_[rank].what, sizeof(shares_[rank].what), "%s",
+             what.c_str());
+    Meet();
+    for (int other = 0; other < count_; ++other) {
+      if (shares_[other].what != what) {
+        Die("rank " + std::to_string(rank) + " calls " + what + ", rank " +
+            std::to_string(other) + " " + shares_[other].what);
       }
-      work(shares_);
-      arrived_ = 0;
-      ++meetings_;
-      all_came_.notify_all();
-    } else {
-      const int64_t this_meeting = meetings_;
-      all_came_.wait(lock, [&] { return meetings_ != this_meeting; });
     }
+    Meet();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable all_came_;
-  std::vector<Share> shares_;
-  std::vector<int> devices_;
-  int arrived_ = 0;
-  int64_t meetings_ = 0;
+  struct alignas(64) Meeting {
+    std::atomic<int> arrived;
+    std::atomic<int64_t> number;
+  };
+
+  const std::string name_;
+  const int count_;
+  Meeting* meeting_;
+  Share* shares_;
 };
 
-std::mutex groups_mutex;
-int64_t next_id = 1;
-std::map<int64_t, std::shared_ptr<Group>> groups;  // by unique id
+std::string NewName() {
+  std::random_device random;
+  char name[64];
+  snprintf(name, sizeof(name), "/simulated_nccl_%d_%08x%08x", getpid(),
+           random(), random());
+  return name;
+}
 
 size_t SizeOf(ncclDataType_t type) { return type == ncclFloat ? 4 : 8; }
 
@@ -84,14 +119,14 @@ std::string Describe(const char* name, size_t count, ncclDataType_t type) {
 
 /// In the order of ranks, so that the result is always the same.
 template <typename T>
-void Sum(const std::vector<Share>& shares, size_t count) {
-  std::vector<T> sum(count, T(0));
-  for (const Share& share : shares) {
-    const T* from = static_cast<const T*>(share.from);
-    for (size_t i = 0; i < count; ++i) sum[i] += from[i];
-  }
-  for (const Share& share : shares) {
-    memcpy(share.to, sum.data(), count * sizeof(T));
+void Sum(Group* group, size_t bytes, void* to) {
+  T* sum = static_cast<T*>(to);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) {
+    T total = 0;
+    for (int rank = 0; rank < group->count(); ++rank) {
+      total += reinterpret_cast<const T*>(group->share(rank).bytes)[i];
+    }
+    sum[i] = total;
   }
 }
 
@@ -125,6 +160,24 @@ void CountCall(const char* name) {
   });
 }
 
+/// Shows `from` to the others piece by piece, and calls work(to, bytes) when
+/// all have shown theirs.
+template <typename Work>
+void Exchange(ncclComm_t comm, const std::string& what, const void* from,
+              void* to, size_t bytes, const Work& work) {
+  Group* group = comm->group.get();
+  group->CheckCall(comm->rank, what);
+  for (size_t done = 0; done < bytes;) {
+    char* shown = group->share(comm->rank).bytes;
+    const size_t piece = std::min(bytes - done, sizeof(Share::bytes));
+    memcpy(shown, static_cast<const char*>(from) + done, piece);
+    group->Meet();
+    work(static_cast<char*>(to) + done, piece);
+    group->Meet();
+    done += piece;
+  }
+}
+
 }  // namespace
 
 const char* ncclGetErrorString(ncclResult_t result) {
@@ -140,27 +193,28 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  const std::lock_guard<std::mutex> lock(simulated_cuda::groups_mutex);
   memset(id, 0, sizeof(*id));
-  memcpy(id->internal, &simulated_cuda::next_id,
-         sizeof(simulated_cuda::next_id));
-  ++simulated_cuda::next_id;
+  const std::string name = simulated_cuda::NewName();
+  memcpy(id->internal, name.data(), name.size());
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
-  const auto group = std::make_shared<Group>(count);
+  const auto group = std::make_shared<Group>(simulated_cuda::NewName(), count);
+  group->Forget();
   for (int rank = 0; rank < count; ++rank) {
     const int device = devices == nullptr ? rank : devices[rank];
     if (device < 0 || device >= simulated_cuda::DeviceCount()) {
       return ncclInvalidArgument;
     }
-    if (!group->Join(rank, device)) {
-      simulated_cuda::Complain("ncclCommInitAll: two ranks on device " +
-                               std::to_string(device));
-      return ncclInvalidUsage;
-    }
-    comms[rank] = new SimulatedNcclRank{group, rank, device};
+    group->share(rank).device = device;
+  }
+  if (!group->AllHaveDevices()) {
+    simulated_cuda::Complain("ncclCommInitAll: two ranks on one device");
+    return ncclInvalidUsage;
+  }
+  for (int rank = 0; rank < count; ++rank) {
+    comms[rank] = new SimulatedNcclRank{group, rank, group->share(rank).device};
   }
   return ncclSuccess;
 }
@@ -168,25 +222,15 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int count, ncclUniqueId id,
                               int rank) {
   if (rank < 0 || rank >= count) return ncclInvalidArgument;
-  int64_t key;
-  memcpy(&key, id.internal, sizeof(key));
-  std::shared_ptr<Group> group;
-  {
-    const std::lock_guard<std::mutex> lock(simulated_cuda::groups_mutex);
-    std::shared_ptr<Group>& known = simulated_cuda::groups[key];
-    if (!known) known = std::make_shared<Group>(count);
-    group = known;
-  }
+  const auto group = std::make_shared<Group>(id.internal, count);
   const int device = simulated_cuda::CurrentDevice();
-  if (group->count() != count || !group->Join(rank, device)) {
-    simulated_cuda::Complain("ncclCommInitRank: rank " + std::to_string(rank) +
-                             " of " + std::to_string(count) + " on device " +
-                             std::to_string(device) +
-                             " does not fit to the others");
+  group->share(rank).device = device;
+  group->CheckCall(rank, "ncclCommInitRank of " + std::to_string(count));
+  if (rank == 0) group->Forget();
+  if (!group->AllHaveDevices()) {
+    simulated_cuda::Complain("ncclCommInitRank: two ranks on one device");
     return ncclInvalidUsage;
   }
-  group->Meet(rank, Share{"ncclCommInitRank", nullptr, nullptr},
-              [](const std::vector<Share>&) {});
   *comm = new SimulatedNcclRank{group, rank, device};
   return ncclSuccess;
 }
@@ -204,15 +248,10 @@ ncclResult_t ncclBcast(void* data, size_t count, ncclDataType_t type, int root,
   const size_t bytes = count * simulated_cuda::SizeOf(type);
   simulated_cuda::Operation operation(__func__);
   operation.Open(data, bytes, 1);
-  const Share share = {simulated_cuda::Describe(__func__, count, type), data,
-                       data};
-  comm->group->Meet(comm->rank, share, [&](const std::vector<Share>& shares) {
-    for (const Share& other : shares) {
-      if (other.to != shares[root].from) {
-        memcpy(other.to, shares[root].from, bytes);
-      }
-    }
-  });
+  Exchange(comm, simulated_cuda::Describe(__func__, count, type), data, data,
+           bytes, [&](void* to, size_t piece) {
+             memcpy(to, comm->group->share(root).bytes, piece);
+           });
   return ncclSuccess;
 }
 
@@ -226,14 +265,13 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count,
   simulated_cuda::Operation running(__func__);
   running.Open(from, bytes, 1);
   running.Open(to, bytes, 2);
-  const Share share = {simulated_cuda::Describe(__func__, count, type), from,
-                       to};
-  comm->group->Meet(comm->rank, share, [&](const std::vector<Share>& shares) {
-    if (type == ncclFloat) {
-      simulated_cuda::Sum<float>(shares, count);
-    } else {
-      simulated_cuda::Sum<double>(shares, count);
-    }
-  });
+  Exchange(comm, simulated_cuda::Describe(__func__, count, type), from, to,
+           bytes, [&](void* sum, size_t piece) {
+             if (type == ncclFloat) {
+               simulated_cuda::Sum<float>(comm->group.get(), piece, sum);
+             } else {
+               simulated_cuda::Sum<double>(comm->group.get(), piece, sum);
+             }
+           });
   return ncclSuccess;
 }

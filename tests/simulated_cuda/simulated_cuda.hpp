@@ -12,8 +12,9 @@
  *
  * Caffe's .cu files, compiled for the host, run on it: a kernel is a function
  * that is called once for every thread of the grid, cuBLAS is the host's BLAS,
- * NCCL is a meeting of threads. All of it is done when the call returns: what
- * it does not show are errors of missing synchronisation between streams.
+ * NCCL is a meeting of threads or of processes. All of it is done when the call
+ * returns: what it does not show are errors of missing synchronisation between
+ * streams.
  *
  * Device memory is closed to the host. Only a kernel or a library function that
  * is given a pointer to an allocation, or a copy, may touch it, and only inside

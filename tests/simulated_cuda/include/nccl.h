@@ -5,8 +5,8 @@
 
 #include "driver_types.h"
 
-// The part of NCCL that Caffe uses, among threads of one process. A call
-// returns when all ranks have made it and it is done.
+// The part of NCCL that Caffe uses, among threads and processes of one machine.
+// A call returns when all ranks have made it and it is done.
 
 #define NCCL_MAJOR 2
 #define NCCL_UNIQUE_ID_BYTES 128

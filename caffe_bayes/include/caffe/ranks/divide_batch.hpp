@@ -11,6 +11,11 @@ namespace caffe {
 /// @param net a net of one phase only
 void DivideBatch(NetParameter* net);
 
+/// Refuses a test net with a layer that is a source of data and cannot leave
+/// batches out, which the other ranks test.
+/// @param net a net of one phase only
+void CheckSharedTest(const NetParameter& net);
+
 }  // namespace caffe
 
 #endif  // CAFFE_RANKS_DIVIDE_BATCH_HPP_

@@ -6,13 +6,15 @@
 #include <exception>
 #include <memory>
 
+#include "caffe/proto/caffe.pb.h"
+
 namespace caffe {
 
 /**
  * @brief The processes that train one net together, each on its part of every
  *        batch.
  *
- * They are numbered 0, 1, ...; rank 0 also logs, tests and writes snapshots.
+ * They are numbered 0, 1, ...; rank 0 also logs and writes snapshots.
  * All of them must call the collective functions below, in the same order. This
  * interface keeps MPI out of libcaffe: the caffe tool brings an implementation
  * (caffe_bayes/tools/mpi_ranks.cpp).
@@ -28,6 +30,9 @@ class Ranks {
 
   virtual int rank() const = 0;
   virtual int count() const = 0;
+  /// Among the ranks of this host.
+  virtual int local_rank() const = 0;
+  virtual int local_count() const = 0;
 
   /// Whether the batch of the prototxt is that of all ranks together, or of
   /// each.
@@ -78,11 +83,23 @@ namespace ranks {
 int Rank();
 int Count();
 
-/// Whether a record is for another rank. Each batch of all ranks is a run of
-/// records, of which rank r takes part r.
+/// Whether a record is for another rank. In training each batch of all ranks is
+/// a run of records, of which rank r takes part r; in tests batch b is for rank
+/// b mod Count().
 /// @param record the number of the record, from 0
 /// @param batch  the batch of one rank
 bool IsForAnother(uint64_t record, int batch);
+
+/// How many of the first so many batches of tests are for this rank.
+uint64_t Share(uint64_t batches);
+
+/// Where the noise of this rank begins in that of a batch, of which it has n
+/// numbers. In tests a rank has whole batches.
+uint64_t FirstOfPart(Phase phase, uint64_t n);
+
+/// Replaces numbers by their sums over all ranks.
+template <typename Dtype>
+void Sum(Dtype* numbers, int n);
 
 /// Replaces numbers by their means over all ranks.
 template <typename Dtype>

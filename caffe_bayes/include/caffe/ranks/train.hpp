@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "caffe/net.hpp"
+#include "caffe/ranks/gpu_sums.hpp"
 #include "caffe/ranks/ranks.hpp"
 #include "caffe/solver.hpp"
 #include "caffe/syncedmem.hpp"
@@ -15,10 +16,10 @@ namespace caffe {
 /**
  * @brief Replaces the gradients of a solver by their means over all ranks.
  *
- * The gradients of all parameters that learn are in one buffer, in the order in
- * which the backward pass completes them. The pass starts to sum a part of it
- * as soon as the part is complete, so that most of the sums are there when it
- * ends.
+ * The gradients of all parameters that learn are in one buffer, of the CPU or
+ * of the GPU, in the order in which the backward pass completes them. The pass
+ * starts to sum a part of it as soon as the part is complete, so that most of
+ * the sums are there when it ends.
  *
  * The gradient of KL is the same on each rank, and so is its mean: KL counts
  * once.
@@ -48,7 +49,12 @@ class GradientMean : public Solver<Dtype>::Callback,
     int layer;
   };
 
+  /// The buffer, where the solver's gradients are; null without gradients.
+  Dtype* Buffer();
+
   Ranks* const ranks_;
+  /// Null on the CPU.
+  std::unique_ptr<GpuSums> gpu_sums_;
   /// How many backward passes an iteration has.
   const int passes_;
   std::unique_ptr<SyncedMemory> buffer_;
@@ -57,6 +63,11 @@ class GradientMean : public Solver<Dtype>::Callback,
   int passes_done_ = 0;
   int started_ = 0;
 };
+
+/// Gives all ranks what the layers of rank 0 keep and do not learn, such as the
+/// averages of BatchNorm.
+template <typename Dtype>
+void BroadcastStatistics(Net<Dtype>* net);
 
 /// Trains on all ranks, with the weights of rank 0 to start from.
 template <typename Dtype>

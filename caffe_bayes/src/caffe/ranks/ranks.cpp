@@ -32,14 +32,29 @@ bool IsForAnother(uint64_t record, int batch) {
   return record / batch % Count() != Rank();
 }
 
+uint64_t Share(uint64_t batches) {
+  return (batches + Count() - 1 - Rank()) / Count();
+}
+
+uint64_t FirstOfPart(Phase phase, uint64_t n) {
+  return phase == TRAIN ? Rank() * n : 0;
+}
+
 template <typename Dtype>
-void Average(Dtype* numbers, int n) {
+void Sum(Dtype* numbers, int n) {
   if (Count() == 1) return;
   Ranks::Get()->StartSum(numbers, n);
   Ranks::Get()->Wait();
+}
+
+template <typename Dtype>
+void Average(Dtype* numbers, int n) {
+  Sum(numbers, n);
   for (int i = 0; i < n; ++i) numbers[i] /= Count();
 }
 
+template void Sum(float* numbers, int n);
+template void Sum(double* numbers, int n);
 template void Average(float* numbers, int n);
 template void Average(double* numbers, int n);
 

@@ -29,6 +29,15 @@ int FirstLayer(const Net<Dtype>& net, const Blob<Dtype>& param) {
   return 0;
 }
 
+template <typename Dtype>
+vector<Blob<Dtype>*> LearnedBlobs(const Net<Dtype>& net) {
+  vector<Blob<Dtype>*> learned;
+  for (int i = 0; i < net.learnable_params().size(); ++i) {
+    if (net.params_lr()[i] != 0) learned.push_back(net.learnable_params()[i]);
+  }
+  return learned;
+}
+
 // What the layers of a net keep, without the noise of the latest draw.
 template <typename Dtype>
 vector<Blob<Dtype>*> KeptBlobs(const Net<Dtype>& net) {
@@ -43,6 +52,11 @@ vector<Blob<Dtype>*> KeptBlobs(const Net<Dtype>& net) {
   return kept;
 }
 
+template <typename Dtype>
+void Broadcast(Ranks* ranks, Blob<Dtype>* blob) {
+  ranks->Broadcast(blob->mutable_cpu_data(), blob->count() * sizeof(Dtype));
+}
+
 // Whether all ranks give the same number.
 bool IsSame(Ranks* ranks, int64_t number) {
   const int64_t smallest = ranks->Smallest(number);
@@ -53,10 +67,8 @@ bool IsSame(Ranks* ranks, int64_t number) {
 template <typename Dtype>
 int64_t HashOfLearned(const Net<Dtype>& net) {
   Hash hash;
-  for (int i = 0; i < net.learnable_params().size(); ++i) {
-    if (net.params_lr()[i] == 0) continue;
-    const Blob<Dtype>& blob = *net.learnable_params()[i];
-    hash.Add(blob.cpu_data(), blob.count() * sizeof(Dtype));
+  for (const Blob<Dtype>* blob : LearnedBlobs(net)) {
+    hash.Add(blob->cpu_data(), blob->count() * sizeof(Dtype));
   }
   return static_cast<int64_t>(hash.Value());
 }
@@ -67,11 +79,9 @@ template <typename Dtype>
 GradientMean<Dtype>::GradientMean(Solver<Dtype>* solver, Ranks* ranks,
                                   size_t part_bytes)
     : ranks_(ranks), passes_(solver->param().iter_size()) {
+  if (Caffe::mode() == Caffe::GPU) gpu_sums_.reset(new GpuSums(ranks));
   const Net<Dtype>& net = *solver->net();
-  vector<Blob<Dtype>*> blobs;
-  for (int i = 0; i < net.learnable_params().size(); ++i) {
-    if (net.params_lr()[i] != 0) blobs.push_back(net.learnable_params()[i]);
-  }
+  const vector<Blob<Dtype>*> blobs = LearnedBlobs(net);
   vector<int> layers;
   for (const Blob<Dtype>* blob : blobs) {
     layers.push_back(FirstLayer(net, *blob));
@@ -97,10 +107,22 @@ GradientMean<Dtype>::GradientMean(Solver<Dtype>* solver, Ranks* ranks,
   }
   if (size == 0) return;
   buffer_.reset(new SyncedMemory(size * sizeof(Dtype)));
-  Dtype* buffer = static_cast<Dtype*>(buffer_->mutable_cpu_data());
+  Dtype* buffer = Buffer();
   for (int i = 0; i < order.size(); ++i) {
-    blobs[order[i]]->diff()->set_cpu_data(buffer + places[i]);
+    SyncedMemory* diff = blobs[order[i]]->diff().get();
+    if (gpu_sums_) {
+      diff->set_gpu_data(buffer + places[i]);
+    } else {
+      diff->set_cpu_data(buffer + places[i]);
+    }
   }
+}
+
+template <typename Dtype>
+Dtype* GradientMean<Dtype>::Buffer() {
+  if (!buffer_) return nullptr;
+  return static_cast<Dtype*>(gpu_sums_ ? buffer_->mutable_gpu_data()
+                                       : buffer_->mutable_cpu_data());
 }
 
 template <typename Dtype>
@@ -111,12 +133,15 @@ void GradientMean<Dtype>::on_start() {
 template <typename Dtype>
 void GradientMean<Dtype>::run(int layer) {
   if (passes_done_ == passes_ - 1) {
-    Dtype* buffer =
-        buffer_ ? static_cast<Dtype*>(buffer_->mutable_cpu_data()) : nullptr;
+    Dtype* buffer = Buffer();
     for (; started_ < parts_.size() && parts_[started_].layer >= layer;
          ++started_) {
       const Part& part = parts_[started_];
-      ranks_->StartSum(buffer + part.first, part.count);
+      if (gpu_sums_) {
+        gpu_sums_->StartSum(buffer + part.first, part.count);
+      } else {
+        ranks_->StartSum(buffer + part.first, part.count);
+      }
     }
     ranks_->Progress();
   }
@@ -127,10 +152,30 @@ template <typename Dtype>
 void GradientMean<Dtype>::on_gradients_ready() {
   CHECK_EQ(started_, parts_.size());
   ranks_->Wait();
-  Dtype* buffer =
-      buffer_ ? static_cast<Dtype*>(buffer_->mutable_cpu_data()) : nullptr;
+  if (gpu_sums_) gpu_sums_->Wait();
+  const Dtype share = Dtype(1) / ranks_->count();
+  Dtype* buffer = Buffer();
   for (const Part& part : parts_) {
-    caffe_scal(part.count, Dtype(1) / ranks_->count(), buffer + part.first);
+    if (!gpu_sums_) {
+      caffe_scal(part.count, share, buffer + part.first);
+    } else {
+#ifndef CPU_ONLY
+      caffe_gpu_scal(part.count, share, buffer + part.first);
+#endif
+    }
+  }
+}
+
+template <typename Dtype>
+void BroadcastStatistics(Net<Dtype>* net) {
+  vector<SyncedMemory*> learned;
+  for (const Blob<Dtype>* blob : LearnedBlobs(*net)) {
+    learned.push_back(blob->data().get());
+  }
+  for (Blob<Dtype>* blob : KeptBlobs(*net)) {
+    if (std::count(learned.begin(), learned.end(), blob->data().get()))
+      continue;
+    Broadcast(Ranks::Get(), blob);
   }
 }
 
@@ -140,25 +185,20 @@ void TrainOnRanks(Solver<Dtype>* solver, Ranks* ranks) {
   CHECK(IsSame(ranks, solver->iter()))
       << "the ranks do not start from the same iteration; this one starts from "
       << solver->iter() << ". Do all hosts see the same snapshot?";
-  for (Blob<Dtype>* blob : KeptBlobs(*solver->net())) {
-    ranks->Broadcast(blob->mutable_cpu_data(), blob->count() * sizeof(Dtype));
-  }
+  for (Blob<Dtype>* blob : KeptBlobs(*solver->net())) Broadcast(ranks, blob);
   GradientMean<Dtype> mean(solver, ranks, kPartBytes);
   solver->add_callback(&mean);
   solver->net()->add_after_backward(&mean);
-  if (ranks->rank() == 0) {
-    solver->Solve();
-  } else {
-    solver->Step(solver->param().max_iter() - solver->iter());
-  }
+  solver->Solve();
   const bool is_same = IsSame(ranks, HashOfLearned(*solver->net()));
   LOG_IF(WARNING, !is_same && ranks->rank() == 0)
       << "The ranks end with different weights, of which those of rank 0 are "
          "saved. CPUs of different kinds round differently.";
 }
 
-#define INSTANTIATE(Dtype)            \
-  template class GradientMean<Dtype>; \
+#define INSTANTIATE(Dtype)                            \
+  template class GradientMean<Dtype>;                 \
+  template void BroadcastStatistics(Net<Dtype>* net); \
   template void TrainOnRanks(Solver<Dtype>* solver, Ranks* ranks)
 INSTANTIATE(float);
 INSTANTIATE(double);
