@@ -76,22 +76,25 @@ class GpuTest : public GPUDeviceTest<float> {
 const char GpuTest::kBayes[] =
     "bayes_param { kl_weight: 1 dataset_size: 100 prior_std: 1 tau_init: 0.5 }";
 
-// Whatever the period is, and whether or not it is a multiple of four.
+// Whatever the period and the offset are, and whether or not they are multiples
+// of four.
 TEST_F(GpuTest, BitsAreTheNamedOnes) {
   const bayes::NoiseKey key = bayes::MakeNoiseKey(1, "drop", 0);
   const int kMany = 3 << 20;
-  vector<uint32_t> expected(kMany);
+  vector<uint32_t> expected(kMany + 6);
   const uint64_t draw = 0x123456789u;
-  bayes::FillBits(key, draw, 0, kMany, expected.data());
+  bayes::FillBits(key, draw, 0, kMany + 6, expected.data());
   for (int period : {1, 3, 4, 1021, 4096, kMany}) {
     for (int n : {period, 2 * period + 1, 3}) {
       if (n > kMany) continue;
       Blob<unsigned int> bits(vector<int>(1, n + 2));
       std::fill_n(bits.mutable_cpu_data(), n + 2, 7);
-      bayes::gpu::FillBits(key, draw, period, n, bits.mutable_gpu_data());
+      const int offset = n % 7;
+      bayes::gpu::FillBits(key, draw, offset, period, n,
+                           bits.mutable_gpu_data());
       int wrong = 0;
       for (int i = 0; i < n; ++i) {
-        wrong += bits.cpu_data()[i] != expected[i % period];
+        wrong += bits.cpu_data()[i] != expected[offset + i % period];
       }
       EXPECT_EQ(0, wrong) << "period " << period << ", " << n << " numbers";
       EXPECT_EQ(7, bits.cpu_data()[n]);

@@ -107,6 +107,32 @@ TEST(NoiseTest, BitsAreThePhiloxWords) {
   }
 }
 
+TEST(NoiseTest, MirrorImagesHaveTheOtherSign) {
+  const int n = 1003;
+  const NoiseKey key = MakeNoiseKey(1, "layer", 0);
+  for (uint64_t draw : kDraws) {
+    const vector<float> numbers = Normals(key, draw, n);
+    const vector<float> mirrored = Normals(key, draw + kMirrored, n);
+    vector<uint32_t> words(n), flipped(n);
+    FillBits(key, draw, 0, n, words.data());
+    FillBits(key, draw + kMirrored, 0, n, flipped.data());
+    for (int i = 0; i < n; ++i) {
+      ASSERT_EQ(-numbers[i], mirrored[i])
+          << "draw " << draw << ", number " << i;
+      ASSERT_EQ(~words[i], flipped[i]) << "draw " << draw << ", word " << i;
+    }
+    // As the loops above, so what kernels call.
+    float block[4];
+    uint32_t bits[4];
+    NormalBlock(key, draw + kMirrored, 7, block);
+    BitBlock(key, draw + kMirrored, 7, bits);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(mirrored[28 + i], block[i]);
+      EXPECT_EQ(flipped[28 + i], bits[i]);
+    }
+  }
+}
+
 // Moments of the standard normal: 0, 1, 0, 3, each within 5 standard errors.
 TEST(NoiseTest, MomentsAreNormal) {
   const int n = 1 << 20;

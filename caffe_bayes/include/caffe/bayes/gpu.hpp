@@ -71,7 +71,7 @@ void BackwardGroups(int n, const Delta<Dtype>& delta, Dtype kl_scale,
 
 // Drawn outputs: see SampleOutput, SampleOutputBackward and SquareBackward.
 template <typename Dtype>
-void SampleOutput(int n, const NoiseKey& key, uint64_t draw,
+void SampleOutput(int n, const NoiseKey& key, uint64_t draw, uint64_t offset,
                   const Dtype* variance, Dtype* epsilon, Dtype* output);
 template <typename Dtype>
 void SampleOutputBackward(int n, const Dtype* output_diff, const Dtype* epsilon,
@@ -80,9 +80,9 @@ template <typename Dtype>
 void SquareBackward(int n, const Dtype* squares_diff, const Dtype* input,
                     Dtype* input_diff);
 
-/// out[i] = word i % period of the draw, for 0 <= i < n.
-void FillBits(const NoiseKey& key, uint64_t draw, int period, int n,
-              uint32_t* out);
+/// out[i] = word offset + i % period of the draw, for 0 <= i < n.
+void FillBits(const NoiseKey& key, uint64_t draw, uint64_t offset, int period,
+              int n, uint32_t* out);
 
 }  // namespace gpu
 }  // namespace bayes

@@ -11,8 +11,8 @@
 // (index / 4, draw), each of 64 bits, low word first. Box-Muller turns the four
 // words into four normal numbers. Only IEEE + - * / and sqrt are used, in a
 // fixed order and without fused multiply-add, so the bits do not depend on the
-// instruction set. Compile what includes this file's arithmetic with
-// -ffp-contract=off.
+// instruction set. The upper bit of the draw mirrors it (kMirrored). Compile
+// what includes this file's arithmetic with -ffp-contract=off.
 
 #include <cstdint>
 #include <cstring>
@@ -22,6 +22,12 @@
 
 namespace caffe {
 namespace bayes {
+
+/// Draw k + kMirrored is the mirror image of draw k. Its normal numbers are
+/// those of draw k with the other sign, its words have all bits flipped. It is
+/// as likely as draw k, and the mean prediction of the two is mostly nearer to
+/// that of all draws than the mean of two independent ones.
+const uint64_t kMirrored = uint64_t{1} << 63;
 
 /// The name of one stream of noise: one blob of one layer under one seed.
 struct NoiseKey {
@@ -40,7 +46,7 @@ void FillNormal(const NoiseKey& key, uint64_t draw, uint64_t offset, int n,
 void FillBits(const NoiseKey& key, uint64_t draw, uint64_t offset, int n,
               uint32_t* out);
 
-/// The four random words of one block of a draw.
+/// The four random words of one block of a draw that is no mirror image.
 BAYES_HD void PhiloxBlock(const NoiseKey& key, uint64_t draw, uint64_t block,
                           uint32_t words[4]) {
   uint32_t c0 = static_cast<uint32_t>(block);
@@ -117,13 +123,28 @@ BAYES_HD void NormalPair(uint32_t radius_word, uint32_t angle_word, float* x,
   *y = signed_radius * (odd ? cosine : sine);
 }
 
+/// What turns an angle word by half a circle if the draw is a mirror image:
+/// then NormalPair gives both numbers with the other sign.
+BAYES_HD uint32_t HalfTurn(uint64_t draw) {
+  return static_cast<uint32_t>(draw >> 63) << 31;
+}
+
 /// Numbers 4 * block to 4 * block + 3 of a draw.
 BAYES_HD void NormalBlock(const NoiseKey& key, uint64_t draw, uint64_t block,
                           float numbers[4]) {
   uint32_t words[4];
-  PhiloxBlock(key, draw, block, words);
-  NormalPair(words[0], words[1], &numbers[0], &numbers[1]);
-  NormalPair(words[2], words[3], &numbers[2], &numbers[3]);
+  PhiloxBlock(key, draw & ~kMirrored, block, words);
+  const uint32_t turn = HalfTurn(draw);
+  NormalPair(words[0], words[1] ^ turn, &numbers[0], &numbers[1]);
+  NormalPair(words[2], words[3] ^ turn, &numbers[2], &numbers[3]);
+}
+
+/// Words 4 * block to 4 * block + 3 of a draw.
+BAYES_HD void BitBlock(const NoiseKey& key, uint64_t draw, uint64_t block,
+                       uint32_t words[4]) {
+  PhiloxBlock(key, draw & ~kMirrored, block, words);
+  const uint32_t flipped = 0u - static_cast<uint32_t>(draw >> 63);
+  for (int k = 0; k < 4; ++k) words[k] ^= flipped;
 }
 
 }  // namespace bayes

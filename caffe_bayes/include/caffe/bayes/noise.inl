@@ -64,13 +64,14 @@ void NormalBlocks(NoiseKey key, uint64_t draw, uint64_t block, int blocks,
                   float* out) {
   alignas(64) uint32_t word[4][kPortion];
   alignas(64) float number[4][kPortion];
+  const uint32_t turn = HalfTurn(draw);
   for (int done = 0; done < blocks; done += kPortion) {
-    PhiloxPortion(key, draw, block + done, word);
+    PhiloxPortion(key, draw & ~kMirrored, block + done, word);
     for (int i = 0; i < kPortion; ++i) {
-      NormalPair(word[0][i], word[1][i], &number[0][i], &number[1][i]);
+      NormalPair(word[0][i], word[1][i] ^ turn, &number[0][i], &number[1][i]);
     }
     for (int i = 0; i < kPortion; ++i) {
-      NormalPair(word[2][i], word[3][i], &number[2][i], &number[3][i]);
+      NormalPair(word[2][i], word[3][i] ^ turn, &number[2][i], &number[3][i]);
     }
     const int now = blocks - done < kPortion ? blocks - done : kPortion;
     for (int i = 0; i < now; ++i) {
@@ -82,11 +83,13 @@ void NormalBlocks(NoiseKey key, uint64_t draw, uint64_t block, int blocks,
 void BitBlocks(NoiseKey key, uint64_t draw, uint64_t block, int blocks,
                uint32_t* out) {
   alignas(64) uint32_t word[4][kPortion];
+  const uint32_t flipped = 0u - static_cast<uint32_t>(draw >> 63);
   for (int done = 0; done < blocks; done += kPortion) {
-    PhiloxPortion(key, draw, block + done, word);
+    PhiloxPortion(key, draw & ~kMirrored, block + done, word);
     const int now = blocks - done < kPortion ? blocks - done : kPortion;
     for (int i = 0; i < now; ++i) {
-      for (int k = 0; k < 4; ++k) out[4 * (done + i) + k] = word[k][i];
+      for (int k = 0; k < 4; ++k)
+        out[4 * (done + i) + k] = word[k][i] ^ flipped;
     }
   }
 }

@@ -49,12 +49,27 @@ __device__ inline float* TileNoise() {
   return noise;
 }
 
-/// Fills TileNoise. Each thread makes the four numbers of one Philox block.
-__device__ inline void FillTile(const NoiseKey& key, uint64_t draw, int tile) {
+/// Fills TileNoise, with the numbers from `offset` on for tile 0. Each thread
+/// makes the four numbers of one Philox block.
+__device__ inline void FillTile(const NoiseKey& key, uint64_t draw, int tile,
+                                uint64_t offset = 0) {
   // All have read the tile before.
   __syncthreads();
-  NormalBlock(key, draw, static_cast<uint64_t>(tile) * kThreads + threadIdx.x,
-              TileNoise() + 4 * threadIdx.x);
+  const uint64_t first = offset / 4 + static_cast<uint64_t>(tile) * kThreads;
+  const int before = offset % 4;
+  if (before == 0) {
+    NormalBlock(key, draw, first + threadIdx.x, TileNoise() + 4 * threadIdx.x);
+  } else {
+    // The tile begins inside of a block, and ends inside of another.
+    for (int block = threadIdx.x; block <= kThreads; block += kThreads) {
+      float numbers[4];
+      NormalBlock(key, draw, first + block, numbers);
+      for (int k = 0; k < 4; ++k) {
+        const int at = 4 * block + k - before;
+        if (at >= 0 && at < 4 * kThreads) TileNoise()[at] = numbers[k];
+      }
+    }
+  }
   __syncthreads();
 }
 

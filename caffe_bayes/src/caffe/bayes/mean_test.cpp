@@ -8,6 +8,7 @@
 
 #include "caffe/bayes/kept_stream.hpp"
 #include "caffe/bayes/monte_carlo.hpp"
+#include "caffe/ranks/ranks.hpp"
 
 namespace caffe {
 namespace bayes {
@@ -126,16 +127,18 @@ bool MeanTest<Dtype>::Run(const Net<Dtype>* trained, int batches,
       draws_.size() * batch * classes_ * places_ * sizeof(Dtype);
   const int most = std::max<size_t>(1, kScoresBytes / bytes);
   std::vector<Dtype> scores, labels;
-  for (int done = 0; done < batches; done += most) {
+  bool is_whole = true;
+  for (int done = 0; done < batches && is_whole; done += most) {
     const int images = std::min(most, batches - done) * batch;
     scores.resize(draws_.size() * images * classes_ * places_);
     labels.resize(static_cast<size_t>(images) * places_);
-    if (!monte_carlo->Run(draws_, images, {}, {{label_, labels.data()}},
-                          scores.data(), [&](double) { return go_on(); })) {
-      return false;
-    }
-    Count(scores, labels, images);
+    is_whole = monte_carlo->Run(draws_, images, {}, {{label_, labels.data()}},
+                                scores.data(), [&](double) { return go_on(); });
+    if (is_whole) Count(scores, labels, images);
   }
+  // Each rank has its share of the batches, and rank 0 says whether to go on.
+  if (!ranks::FromFirst(is_whole)) return false;
+  for (double* sum : {&labels_, &wrong_, &loss_}) ranks::Sum(sum, 1);
   return true;
 }
 

@@ -397,7 +397,8 @@ void MonteCarlo<Dtype>::CheckOutput(const Dtype* output, size_t count,
   }
   LOG(FATAL) << "the output '" << output_ << "' of image "
              << first + i / ItemSize(*net_->blob_by_name(output_))
-             << " in draw " << draw << " is " << output[i]
+             << " in draw " << (draw & ~kMirrored)
+             << (draw & kMirrored ? " (mirrored)" : "") << " is " << output[i]
              << ", but must be finite; the first layer that is not is '"
              << layer << "'";
 }

@@ -464,7 +464,7 @@ void SampleOutput(const NoiseKey& key, uint64_t draw, uint64_t offset,
                   const Blob<Dtype>& variance, Blob<Dtype>* epsilon,
                   Blob<Dtype>* output) {
   RETURN_IF_GPU(gpu::SampleOutput(
-      output->count(), key, draw, variance.gpu_data(),
+      output->count(), key, draw, offset, variance.gpu_data(),
       epsilon->mutable_gpu_data(), output->mutable_gpu_data()));
   const Dtype* v = variance.cpu_data();
   Dtype* e = epsilon->mutable_cpu_data();

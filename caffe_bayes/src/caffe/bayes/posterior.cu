@@ -182,10 +182,10 @@ __global__ void BackwardRowsKernel(int count, Delta<Dtype> delta,
 
 template <typename Dtype>
 __global__ void SampleOutputKernel(int n, NoiseKey key, uint64_t draw,
-                                   const Dtype* variance, Dtype* epsilon,
-                                   Dtype* output) {
+                                   uint64_t first, const Dtype* variance,
+                                   Dtype* epsilon, Dtype* output) {
   ForEachTile(n, [&](int tile) {
-    FillTile(key, draw, tile);
+    FillTile(key, draw, tile, first);
     ForTile(n, tile, [&](int i, int offset) {
       epsilon[i] = TileNoise()[offset];
       output[i] = SampledOutput(output[i], variance[i], epsilon[i]);
@@ -273,10 +273,10 @@ void BackwardGroups(int n, const Delta<Dtype>& delta, Dtype kl_scale,
 }
 
 template <typename Dtype>
-void SampleOutput(int n, const NoiseKey& key, uint64_t draw,
+void SampleOutput(int n, const NoiseKey& key, uint64_t draw, uint64_t offset,
                   const Dtype* variance, Dtype* epsilon, Dtype* output) {
-  SampleOutputKernel<Dtype>
-      <<<Blocks(n), kThreads>>>(n, key, draw, variance, epsilon, output);
+  SampleOutputKernel<Dtype><<<Blocks(n), kThreads>>>(n, key, draw, offset,
+                                                     variance, epsilon, output);
   CUDA_POST_KERNEL_CHECK;
 }
 
@@ -306,16 +306,16 @@ void SquareBackward(int n, const Dtype* squares_diff, const Dtype* input,
                         const Written<Dtype>&, const Prior&, double*); \
   INSTANTIATE_LOSS(Dtype, Prior, SampleLoss<Dtype>);                   \
   INSTANTIATE_LOSS(Dtype, Prior, VarianceLoss<Dtype>)
-#define INSTANTIATE(Dtype)                                                 \
-  INSTANTIATE_PRIOR(Dtype, CommonPrior<Dtype>);                            \
-  INSTANTIATE_PRIOR(Dtype, OwnPrior<Dtype>);                               \
-  template void AddKL(int, const double*, Dtype, Dtype*);                  \
-  template void AddDeltaGradient(int, const Delta<Dtype>&, Dtype,          \
-                                 const double*, Dtype*);                   \
-  template void SampleOutput(int, const NoiseKey&, uint64_t, const Dtype*, \
-                             Dtype*, Dtype*);                              \
-  template void SampleOutputBackward(int, const Dtype*, const Dtype*,      \
-                                     const Dtype*, Dtype*);                \
+#define INSTANTIATE(Dtype)                                             \
+  INSTANTIATE_PRIOR(Dtype, CommonPrior<Dtype>);                        \
+  INSTANTIATE_PRIOR(Dtype, OwnPrior<Dtype>);                           \
+  template void AddKL(int, const double*, Dtype, Dtype*);              \
+  template void AddDeltaGradient(int, const Delta<Dtype>&, Dtype,      \
+                                 const double*, Dtype*);               \
+  template void SampleOutput(int, const NoiseKey&, uint64_t, uint64_t, \
+                             const Dtype*, Dtype*, Dtype*);            \
+  template void SampleOutputBackward(int, const Dtype*, const Dtype*,  \
+                                     const Dtype*, Dtype*);            \
   template void SquareBackward(int, const Dtype*, const Dtype*, Dtype*)
 INSTANTIATE(float);
 INSTANTIATE(double);

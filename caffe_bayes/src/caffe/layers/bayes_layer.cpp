@@ -254,7 +254,7 @@ void BayesLayer<Base, Dtype>::MakePosteriors() {
 template <template <typename> class Base, typename Dtype>
 void BayesLayer<Base, Dtype>::NameNoise(int param_id, const std::string& owner,
                                         int owner_param_id) {
-  const int first = this->phase_ == TRAIN ? ranks::Rank() * draws_.size() : 0;
+  const int first = ranks::FirstOfPart(this->phase_, draws_.size());
   for (int d = 0; d < draws_.size(); ++d) {
     draws_[d].keys[param_id] =
         Key(owner, bayes::kMostParameters * (first + d) + owner_param_id);
@@ -511,8 +511,8 @@ void BayesLayer<Base, Dtype>::ForwardLocal(
     StockForward(Blobs(1, &squares_), Blobs(1, &variances_));
   }
   // Layers that share weights have outputs of their own, and so do ranks.
-  const uint64_t first = static_cast<uint64_t>(ranks::Rank()) * noise_.count();
-  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index_, first,
+  bayes::SampleOutput(Key(this->layer_param_.name(), 0), index_,
+                      ranks::FirstOfPart(this->phase_, noise_.count()),
                       variances_, &noise_, top[0]);
 }
 
