@@ -4,7 +4,7 @@
 import argparse
 import json
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from bayescaffe.cli import run as run_command
@@ -13,6 +13,7 @@ from bayescaffe.common.progress import ProgressBar
 from bayescaffe.common.provenance import cores
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
+from side_by_side import add_dask_argument, side_by_side  # noqa: E402
 
 DESCRIPTION = """\
 Train stock nets and their Bayesian forms with several KL scales, measure them on held-out training
@@ -41,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="number of runs side by side, one thread each (default: one per core)",
     )
+    add_dask_argument(parser)
     parser.add_argument(
         "--data",
         type=Path,
@@ -72,7 +74,8 @@ def _run(args: argparse.Namespace) -> None:
     from runs import read_lines
 
     lines = args.out / "runs.jsonl"
-    measure_all(planned(args.setups), args.data, args.out, args.jobs, progress=not args.quiet)
+    runs = planned(args.setups)
+    measure_all(runs, args.data, args.out, args.jobs, not args.quiet, args.dask)
     write_page(args.page, args.out, args.setups)
     if args.json:
         print(json.dumps(read_lines(lines)))
@@ -80,7 +83,9 @@ def _run(args: argparse.Namespace) -> None:
         print(f"{args.page}: its table and figure are new; the runs are in {lines}")
 
 
-def measure_all(runs: list, known: Path, out: Path, jobs: int, progress: bool) -> None:
+def measure_all(
+    runs: list, known: Path, out: Path, jobs: int, progress: bool, dask: str | None = None
+) -> None:
     """Do the runs that OUT/runs.jsonl does not have yet."""
     from runs import is_done, measure, read_lines
     from setups import SETUPS
@@ -92,13 +97,15 @@ def measure_all(runs: list, known: Path, out: Path, jobs: int, progress: bool) -
     todo = [run for run in runs if not is_done(run, found)]
     for stage in (True, False):
         these = [run for run in todo if (run.kind == "stock") == stage]
+        if not these:
+            continue
         total = sum(SETUPS[run.setup].seconds for run in these)
         with (
-            ProcessPoolExecutor(jobs) as pool,
+            side_by_side(jobs, dask) as submit,
             lines.open("a") as file,
             ProgressBar(total, "measure", show=progress, unit=" s") as bar,
         ):
-            waiting = {pool.submit(measure, run, known, out): run for run in these}
+            waiting = {submit(measure, run, known, out): run for run in these}
             for future in as_completed(waiting):
                 print(json.dumps(future.result()), file=file, flush=True)
                 bar.advance(SETUPS[waiting[future].setup].seconds)

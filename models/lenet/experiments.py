@@ -51,6 +51,8 @@ class Settings:
     iterations: int | None = None
     """Of each training; by default as many as its solver says."""
     jobs: int = provenance.cores()
+    dask: str | None = None
+    """The address of a scheduler, whose workers run the commands then."""
     """How many commands run side by side."""
 
 
@@ -116,7 +118,7 @@ def reproduce(
         if not (settings.data / name / "test_lmdb").is_dir():
             prepare(name, settings.data / name, progress=progress)
     runs = [Run(settings, net, seed) for seed in settings.seeds for net in settings.nets]
-    run_chains([list(_steps(run)) for run in runs], settings.jobs, progress)
+    run_chains([list(_steps(run)) for run in runs], settings.jobs, progress, settings.dask)
     reports = _write_reports(settings)
     figures = _write_figures(settings, Path(results_file).parent / FIGURES)
     text = results.write(collect(settings), settings, reports, figures)

@@ -11,6 +11,7 @@ from bayescaffe.cli.arguments import common_arguments, count
 from bayescaffe.common.provenance import cores
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
+from side_by_side import add_dask_argument  # noqa: E402
 
 DESCRIPTION = """\
 Train the paper's eight LeNets, sample and analyse them, and write the paper's tables beside ours.
@@ -52,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="number of trainings that run side by side (default: one per core, here %(default)s)",
     )
+    add_dask_argument(parser)
     parser.add_argument(
         "--results",
         type=Path,
@@ -115,6 +117,7 @@ def _run(args: argparse.Namespace) -> None:
         draws=args.passes,
         iterations=args.iterations,
         jobs=args.jobs,
+        dask=args.dask,
     )
     path = reproduce(settings, args.results, progress=not args.quiet)
     if args.json:

@@ -3,21 +3,28 @@
 A command that was interrupted is simply run again: what is done is known by its file.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bayescaffe.common import provenance
 from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.files import scratch_file
 from bayescaffe.common.processes import die_with_parent
+from side_by_side import side_by_side
 from tqdm import tqdm
+
+
+def not_begun() -> float:
+    """The share that is done, if it cannot be told."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -32,22 +39,26 @@ class Step:
     """Whether the file is what the command prints."""
     uses_up: Sequence[Path] = ()
     """Files that are deleted afterwards."""
-    progress: Callable[[], float] = lambda: 0.0
+    progress: Callable[[], float] = not_begun
     """The share that is done while it runs."""
 
     def __str__(self) -> str:
         return f"{self.command[0]} {self.made.parent.parent.name}/{self.made.parent.name}"
 
 
-def run_chains(chains: Sequence[Sequence[Step]], jobs: int, progress: bool = True) -> None:
-    """Run what is not done yet: the steps of a chain in order, `jobs` chains side by side."""
+def run_chains(
+    chains: Sequence[Sequence[Step]], jobs: int, progress: bool = True, dask: str | None = None
+) -> None:
+    """Run what is not done yet: the steps of a chain in order, `jobs` chains side by side, or as
+    many as the workers of a Dask scheduler take."""
     todo = [[step for step in chain if not _is_done(step, chain)] for chain in chains]
     # The longest chain first: otherwise it may run alone at the end, on one core.
     todo = sorted(filter(None, todo), key=lambda chain: -_seconds(chain))
     if not todo:
         return
-    # With fewer chains than cores, each gets several threads.
-    threads = max(1, provenance.cores() // min(jobs, len(todo)))
+    jobs = len(todo) if dask else min(jobs, len(todo))
+    # With fewer chains than cores, each gets several threads. A worker has its own number.
+    threads = None if dask else max(1, provenance.cores() // jobs)
     running: dict[int, Step] = {}
     done: list[Step] = []
     stop = threading.Event()
@@ -57,10 +68,17 @@ def run_chains(chains: Sequence[Sequence[Step]], jobs: int, progress: bool = Tru
             if stop.is_set():
                 return
             running[number] = step
-            run_step(step, threads, stop)
+            if submit is None:
+                run_step(step, threads, stop)
+            else:
+                _wait_for(submit(run_step, replace(step, progress=not_begun), threads), stop)
             done.append(running.pop(number))
 
-    with _bar(sum(map(_seconds, todo)), progress) as bar, ThreadPoolExecutor(jobs) as pool:
+    with (
+        side_by_side(jobs, dask) if dask else contextlib.nullcontext() as submit,
+        _bar(sum(map(_seconds, todo)), progress) as bar,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         pending = {pool.submit(run_chain, number) for number in range(len(todo))}
         try:
             while pending:
@@ -73,8 +91,17 @@ def run_chains(chains: Sequence[Sequence[Step]], jobs: int, progress: bool = Tru
             raise
 
 
-def run_step(step: Step, threads: int, stop: threading.Event | None = None) -> None:
+def _wait_for(future: Future, stop: threading.Event) -> None:
+    """Until it is done or `stop` is set."""
+    while not stop.is_set() and not wait([future], timeout=0.5).done:
+        pass
+    if not stop.is_set():
+        future.result()
+
+
+def run_step(step: Step, threads: int | None, stop: threading.Event | None = None) -> None:
     """Run the command of a step; if `stop` is set meanwhile, interrupt it and return."""
+    own_threads = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "bayescaffe", *step.command, "--quiet"]
     errors = step.made.parent / "errors.log"
     with (
@@ -85,7 +112,7 @@ def run_step(step: Step, threads: int, stop: threading.Event | None = None) -> N
             stderr=error_file,
             stdin=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            env={**os.environ, **own_threads},
             # The terminal sends Ctrl-C to its whole session, and we send it on. Two of them would
             # stop a training before it has written its snapshot.
             start_new_session=True,

@@ -1,25 +1,19 @@
 """What is to be done, how long it takes, and the processes that do it."""
 
 import json
-import logging
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from bayescaffe.common import provenance
-from bayescaffe.common.errors import BayesCaffeError
-from bayescaffe.common.processes import die_with_parent
 from families import FAMILIES, SWAG_SHARE, Place, Settings, Training
 from methods import METHODS, Fit, Method, Result, predicted, prediction_file, result
 from scores import Scores, score
+from side_by_side import side_by_side
 from tasks import TASKS
 from trained import is_trained
 from tuning import Tuned, fit, tune
@@ -50,12 +44,14 @@ class Plan:
     ensembles: int = 1
     draws: int = 20
     jobs: int = 1
+    dask: str | None = None
+    """The address of a scheduler, whose workers run the jobs then."""
 
     def run(self, quiet: bool = False) -> None:
         """Tune what is not tuned, then train, predict and measure what is not there."""
         stages = (self.tuning, self.tuning_after, self.fitting, self.predicting, self.measuring)
         for stage in stages:
-            run_jobs(list(stage()), self.jobs, quiet)
+            run_jobs(list(stage()), self.jobs, quiet, self.dask)
 
     def estimate(self) -> str:
         """In words, how long everything takes that is not done."""
@@ -271,46 +267,24 @@ def predict_all(
         predicted(training, method, draws, chosen, place)
 
 
-def run_jobs(jobs: Sequence[Job], side_by_side: int, quiet: bool = False) -> None:
+def run_jobs(
+    jobs: Sequence[Job], processes: int, quiet: bool = False, dask: str | None = None
+) -> None:
     """Run jobs, the longest first, and say after each how long the others take."""
+    if not jobs:
+        return
     ordered = sorted(jobs, key=lambda job: -job.seconds)
     left, spent, started = sum(job.seconds for job in jobs), 0.0, time.monotonic()
-    threads = max(1, provenance.cores() // side_by_side)
-    with ProcessPoolExecutor(side_by_side, initializer=_start, initargs=(threads,)) as pool:
-        waiting = {pool.submit(_call, job.run, job.arguments): job for job in ordered}
-        try:
-            for number, future in enumerate(as_completed(waiting), 1):
-                job = waiting[future]
-                job.done(future.result())
-                left, spent = left - job.seconds, spent + job.seconds
-                rate = (time.monotonic() - started) / spent
-                if not quiet:
-                    words = f"{number} of {len(jobs)}: {job.name}; {_time(left * rate)} left"
-                    print(words, file=sys.stderr, flush=True)
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise BayesCaffeError("a process was ended; run it again to go on") from error
-            raise
-
-
-def _start(threads: int) -> None:
-    """What a new process does first."""
-    # Caffe reads it when it is loaded.
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    logging.getLogger("bayescaffe").setLevel(logging.WARNING)  # not every command of Caffe
-    if die := die_with_parent():
-        die()
-
-
-def _call(function: Callable, arguments: tuple) -> object:
-    try:
-        return function(*arguments)
-    except KeyboardInterrupt:
-        # Once Caffe has written a snapshot. The pool would begin the next job.
-        os._exit(130)
+    with side_by_side(processes, dask) as submit:
+        waiting = {submit(job.run, *job.arguments): job for job in ordered}
+        for number, future in enumerate(as_completed(waiting), 1):
+            job = waiting[future]
+            job.done(future.result())
+            left, spent = left - job.seconds, spent + job.seconds
+            rate = (time.monotonic() - started) / spent
+            if not quiet:
+                words = f"{number} of {len(jobs)}: {job.name}; {_time(left * rate)} left"
+                print(words, file=sys.stderr, flush=True)
 
 
 def _time(seconds: float) -> str:

@@ -12,6 +12,7 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.common.provenance import cores
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
+from side_by_side import add_dask_argument  # noqa: E402
 
 DESCRIPTION = """\
 Train the nets of every row, predict with every method, and write the suite's part of RESULTS.md.
@@ -61,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="number of nets side by side (default: one per core, here %(default)s)",
     )
+    add_dask_argument(parser)
     for name, path, text in (
         ("data", "data", "the folder of the known image sets"),
         ("out", "results/suite", "where nets and predictions go"),
@@ -103,6 +105,7 @@ def _run(args: argparse.Namespace) -> None:
         ensembles=args.ensembles,
         draws=args.draws,
         jobs=args.jobs,
+        dask=args.dask,
     )
     if not args.quiet:
         print(plan.estimate(), file=sys.stderr)
