@@ -7,7 +7,7 @@ FAULT_FLAGS ?=
 CUDA_ARCHITECTURES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo reproduce kl-rule suite test test-packages lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test bench bench-nets bench-scale bench-peers clean
+.PHONY: help setup build demo reproduce kl-rule suite test test-packages lint compilers test-cpp test-python test-machines test-upstream test-upstream-gpu test-faults fuzz test-tsan cuda test-gpu docker-test systems-test wheel wheels sdist wheel-test install bench bench-nets bench-scale bench-peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 28
@@ -27,6 +27,25 @@ cuda: setup ## build with CUDA into build-cuda/; downloads missing parts of CUDA
 	  $(if $(CUDA_ARCHITECTURES),"-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)") $(CMAKE_FLAGS)
 	@cmake --build build-cuda --target bayescaffe bayes_tests
 	@scripts/kernels.py report build-cuda
+
+wheel: build ## build dist/bayescaffe-….whl for pip
+	@$(PYTHON) scripts/wheel.py
+
+wheels: wheel ## build a wheel for each Python from 3.10 to 3.13 that this system can; tell which are missing
+	@$(PYTHON) scripts/wheel.py missing
+
+sdist: setup ## build dist/bayescaffe-….tar.gz, which pip compiles
+	@$(PYTHON) scripts/wheel.py sdist
+
+wheel-test: wheel ## use the wheel on a fresh minimal Debian; needs root or sudo (10 minutes)
+	@scripts/wheel_test.sh
+
+# Where `make install` puts bin/, lib/, include/ and share/.
+PREFIX ?= /usr/local
+install: build ## install Caffe's headers, library, tool and CMake config for C++ programs: PREFIX=/usr/local
+	@cmake --build build --target help_files > /dev/null
+	@cmake --install build --component sdk --prefix "$(PREFIX)" > /dev/null
+	@echo "installed below $(PREFIX); CMake finds it with -DCMAKE_PREFIX_PATH=$(PREFIX)"
 
 demo: build ## train a Bayesian LeNet on MNIST and report its uncertainty
 	@.venv/bin/bayescaffe data mnist
@@ -154,8 +173,9 @@ bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (an estimated 1.5 hours)
 	@$(PYTHON) benchmarks/bench_nets.py $(BENCH_FLAGS)
 
-bench-scale: build ## time training on two ranks, one thread each, beside one rank (4 minutes)
+bench-scale: build ## time training on two and four ranks, one thread each, beside one rank (8 minutes)
 	@$(PYTHON) benchmarks/bench_scale.py $(BENCH_FLAGS)
+	@$(PYTHON) benchmarks/bench_workers.py
 
 bench-peers: setup ## install the other tools for make bench
 	@scripts/setup.sh --peers
@@ -170,4 +190,4 @@ systems-test: setup ## run make test and make demo on fresh minimal Debian 12 an
 	@scripts/systems_test.sh
 
 clean: ## remove builds and the Python environment; keep data and trained nets
-	rm -rf build build-cuda build-fuzz build-tsan .cuda .venv
+	rm -rf build dist build-cuda build-fuzz build-tsan .cuda .venv

@@ -181,6 +181,17 @@ test_image() {
     kill %1
     grep -q 'http://127.0.0.1:8888/lab?token=' jupyter.log" || fail "JupyterLab does not answer"
 
+  say "$image: the service"
+  docker run --rm -u $stranger:$stranger -v "$PWD:/workspace" "$image" bash -c "
+    printf 'bayescaffe\\0serve\\0' > cmdline
+    /opt/bayescaffe/docker/entrypoint.sh serve models/lenet/bayes-plain/solver.prototxt &
+    for second in {1..60}; do
+      sleep 1
+      BAYESCAFFE_CMDLINE=cmdline /opt/bayescaffe/docker/entrypoint.sh health 2> /dev/null && break
+    done
+    python -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:8080/model\").read().decode())' &&
+    kill %1 && wait %1" || fail "the service does not answer, or does not end well"
+
   say "$image: contents"
   [ "$(docker run --rm "$image" id -u)" = 1000 ] || fail "the image's own user is not 1000"
   docker run --rm "$image" sh -c 'touch /workspace/x' || fail "that user cannot write to /workspace"

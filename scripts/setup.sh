@@ -71,13 +71,13 @@ fi
 [ "$list" = scripts/apt-packages.txt ] || exit 0
 
 # Boost.Python is built for the system's Python, so the environment uses that one.
-wants=$(cat python/requirements.txt python/pyproject.toml scripts/setup.sh | sha256sum)
+wants=$(cat python/requirements.txt pyproject.toml scripts/setup.sh | sha256sum)
 if [ "$(cat $venv/.installed 2> /dev/null || true)" != "$wants" ]; then
   echo "setup: creating the virtual environment $venv"
   rm -rf $venv
   /usr/bin/python3 -m venv $venv
   $venv/bin/pip install -q -r python/requirements.txt
-  $venv/bin/pip install -q --no-deps --no-build-isolation -e python
+  $venv/bin/pip install -q --no-deps --no-build-isolation --config-settings=wheel.cmake=false -e .
   site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   echo "$PWD/build/caffe-src/python" > "$site/pycaffe.pth"
   echo "$wants" > $venv/.installed

@@ -10,6 +10,7 @@ Its rooms, in the order of the data's way; a room imports only from those before
     stats       draws -> intervals, metrics, analysis
     infer       Model and images -> draws, predictions
     reporting   draws and analysis -> figures, page
+    serving     Model -> a service with HTTP
     cli         the command `bayescaffe`
 
 Each command is also a function:
@@ -23,9 +24,11 @@ Each command is also a function:
     bayescaffe sample     sample(Model("net.prototxt", "net.caffemodel"), images, passes=100),
                           sample(Mixture([model, other]), images)
     bayescaffe merge      merge(["first.npz", "second.npz"], "all.npz")
-    bayescaffe calibrate  calibrate(model, held_out, out="calibrated.caffemodel")
+    bayescaffe calibrate  calibrate(model, held_out, out="calibrated.caffemodel"),
+                          calibrate_decisions(draws, coverage=0.95, error=0.01)
     bayescaffe analyze    analyze(draws), stopping_rule(draws, error=0.001)
     bayescaffe predict    predict(model, ["digit.png"])
+    bayescaffe serve      serve("lenet.caffemodel", port=8080)
     bayescaffe inspect    inspect("net.prototxt", "net.caffemodel")
     bayescaffe pack       pack(model)
     bayescaffe export     export(model, "out", "means", to="onnx")
@@ -55,7 +58,9 @@ if TYPE_CHECKING:
     from bayescaffe.net.reducing import reduce_net
     from bayescaffe.reporting import plots
     from bayescaffe.reporting.page import report
+    from bayescaffe.serving.app import serve
     from bayescaffe.stats.analysis import Analysis, analyze
+    from bayescaffe.stats.decisions import DecisionRule, calibrate_decisions
     from bayescaffe.stats.draws import Draws, load_draws, save_draws
     from bayescaffe.stats.merging import merge
     from bayescaffe.stats.stopping import StoppingRule, stopping_rule
@@ -81,7 +86,9 @@ _MEMBERS = {
     "net.posterior": ["LayerPosterior", "inspect"],
     "net.reducing": ["reduce_net"],
     "reporting.page": ["report"],
+    "serving.app": ["serve"],
     "stats.analysis": ["Analysis", "analyze"],
+    "stats.decisions": ["DecisionRule", "calibrate_decisions"],
     "stats.draws": ["Draws", "load_draws", "save_draws"],
     "stats.merging": ["merge"],
     "stats.stopping": ["StoppingRule", "stopping_rule"],
@@ -98,6 +105,7 @@ __all__ = [
     "Calibration",
     "Check",
     "Conversion",
+    "DecisionRule",
     "Draws",
     "Finding",
     "Images",
@@ -110,6 +118,7 @@ __all__ = [
     "__version__",
     "analyze",
     "calibrate",
+    "calibrate_decisions",
     "check",
     "convert",
     "data",
@@ -127,6 +136,7 @@ __all__ = [
     "report",
     "sample",
     "save_draws",
+    "serve",
     "stats",
     "stopping_rule",
     "train",

@@ -48,7 +48,7 @@ from trial import DEFECTS, Found, Outcome
 from world import World, content, numbers
 
 FULL, SAMPLE = 244, 3
-"""Trials of each kind: 10,000 of 41 kinds."""
+"""Trials of each kind: 10,000 of 42 kinds."""
 # Children are forks, so what is slow to import is imported here.
 IMPORTED = (page, plots, svg)
 
@@ -119,6 +119,8 @@ def _make_arrays(folder: Path, source: np.random.Generator) -> None:
     bayescaffe.save_draws(folder / "draws.npz", probabilities, np.arange(20) % 3, meta)
     rule = bayescaffe.stopping_rule(bayescaffe.Draws(probabilities), error=0.3)
     rule.save(folder / "rule.json")
+    held_out = bayescaffe.Draws(probabilities, probabilities.mean(axis=0).argmax(axis=1))
+    bayescaffe.calibrate_decisions(held_out, 0.9, 0.3).save(folder / "calibration.json")
     counts = np.where(np.arange(20) % 3, 8, 60)
     np.savez(
         folder / "adaptive.npz",
@@ -311,6 +313,9 @@ KINDS = {
     ),
     "stopping rule": Kind(
         "rule.json", lambda f: bayescaffe.StoppingRule.load(f / "rule.json").as_dict()
+    ),
+    "calibration of decisions": Kind(
+        "calibration.json", lambda f: bayescaffe.DecisionRule.load(f / "calibration.json").as_dict()
     ),
     "draws, compressed": Kind("packed.npz", analyze("packed.npz")),
     "report": Kind("draws.npz", report, member("meta"), archive(DRAWS, "meta")),

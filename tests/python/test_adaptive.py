@@ -171,9 +171,10 @@ def test_a_rule_for_other_draws_is_refused(world, options, passes, message):
             run(model, world.images[:3], passes, adaptive=world.rule)
 
 
-def test_a_rule_for_draws_with_dropout_is_refused(world):
-    rule = StoppingRule(**{**vars(world.rule), "mc_dropout": True})
-    with pytest.raises(BayesCaffeError, match="stopping rule: is for draws with mc_dropout"):
+@pytest.mark.parametrize("option", ["mc_dropout", "antithetic"])
+def test_a_rule_for_draws_of_another_kind_is_refused(world, option):
+    rule = StoppingRule(**{**vars(world.rule), option: True})
+    with pytest.raises(BayesCaffeError, match=f"stopping rule: is for draws with {option}"):
         sample(world.model, world.images[:3], adaptive=rule)
 
 

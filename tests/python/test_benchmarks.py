@@ -53,9 +53,22 @@ def test_ranks_are_verified_and_timed(tmp_path):
     found = json.loads((tmp_path / "scale.json").read_text())["lenet"]
     assert found["difference"] < 1e-4
     ways = {(way["ranks"], way["threads"], way["batch"]): way for way in found["ways"]}
-    assert ways.keys() == {(1, 1, 64), (1, 2, 64), (2, 1, 64), (1, 1, 32)}
+    assert ways.keys() == {(1, 1, 64), (1, 2, 64), (2, 1, 64), (4, 1, 64), (1, 1, 32)}
     single, two = ways[1, 1, 64], ways[2, 1, 64]
     assert two["efficiency"] == pytest.approx(single["mean"] / (2 * two["mean"]))
+
+
+def test_workers_are_verified_and_timed(tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    command = [sys.executable, REPO / "benchmarks/bench_workers.py", "--quick", "--workers", "2"]
+    done = subprocess.run(
+        [*command, "--json", tmp_path / "x.json"], capture_output=True, text=True, cwd=REPO
+    )
+    assert done.returncode == 0, done.stderr
+    alone, two = json.loads((tmp_path / "x.json").read_text())["lenet"]["ways"]
+    assert (alone["workers"], two["workers"]) == (0, 2)
+    assert two["ratio"] == pytest.approx(alone["mean"] / two["mean"])
+    assert two["oversubscribed"] == (provenance.cores() < 2)
 
 
 def test_the_cost_of_ranks_is_worked_by_hand():
@@ -245,3 +258,18 @@ def test_the_readme_claims_the_measured_speed(measured, words, row):
     readme = (REPO / "README.md").read_text()
     claimed = float(re.search(rf"([\d.]+) times as fast in {words}", readme)[1])
     assert math.isclose(claimed, 1 / ratio, rel_tol=0.03)
+
+
+def test_the_service_is_loaded(tmp_path):
+    """With two clients, for a second."""
+    pytest.importorskip("caffe", reason="pycaffe is not built")
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed: bayescaffe[serve]")
+    command = [sys.executable, REPO / "benchmarks/bench_serve.py", "--quick", "--draws", "5"]
+    command += ["--json", tmp_path / "x.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "x.json").read_text())
+    for row, clients in zip(found["rows"][:2], (1, 2), strict=True):
+        assert (row["clients"], row["refused"]) == (clients, 0) and row["answered"] > 0
+        assert row["share"] == pytest.approx(row["images_per_second"] / found["net_sample"])
+        assert f"| bayescaffe serve | {clients} | {row['p50_ms']:.1f} | " in done.stdout

@@ -82,7 +82,7 @@ def test_what_is_copied_is_there_and_sent(kind):
             if path == "benchmarks":
                 files = [file for file in files if file.endswith(".cpp")]
             if path == "tests":
-                others = tuple(f"tests/{name}/" for name in ("faults", "fuzz", "python"))
+                others = tuple(f"tests/{name}/" for name in ("faults", "fuzz", "python", "wheel"))
                 files = [file for file in files if not file.startswith(others)]
             assert files
             assert [file for file in files if not is_sent(file)] == []
@@ -224,17 +224,18 @@ def container(tmp_path):
     shutil.copytree(REPO / "models/lenet/bayes-plain", top / "models/lenet/bayes-plain")
     work.mkdir()
 
-    def run(*arguments, home=work):
+    def run(*arguments, home=work, **more):
         return subprocess.run(
             [ENTRYPOINT, *arguments],
             cwd=work,
             capture_output=True,
             text=True,
-            env={"PATH": f"{top}/bin:/usr/bin:/bin", "HOME": str(home), "BAYESCAFFE_TOP": str(top)},
+            env={"PATH": f"{top}/bin:/usr/bin:/bin", "HOME": str(home), "BAYESCAFFE_TOP": str(top)}
+            | more,
         )
 
     def program(name, body):
-        (top / "bin" / name).unlink()
+        (top / "bin" / name).unlink(missing_ok=True)
         if body:
             (top / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
             (top / "bin" / name).chmod(0o755)
@@ -246,7 +247,15 @@ def container(tmp_path):
 def test_by_itself_it_tells_what_it_has(container):
     done = container()
     assert (done.returncode, done.stderr) == (0, "")
-    programs = ("caffe train", "bayescaffe COMMAND", "python", "jupyter lab", "demo", "test-gpu")
+    programs = (
+        "caffe train",
+        "bayescaffe COMMAND",
+        "python",
+        "jupyter lab",
+        "demo",
+        "serve",
+        "test-gpu",
+    )
     for program in programs:
         assert f"\n  {program}" in done.stdout
     assert container("help").stdout == container("--help").stdout == done.stdout
@@ -307,12 +316,35 @@ def test_only_the_gpu_image_has_gpu_tests(container):
     assert done.stderr == "entrypoint: only the GPU image contains the GPU tests\n"
 
 
+def test_serve_listens_for_others(container):
+    done = container("serve", "net.caffemodel", "--port", "9000")
+    assert done.stdout.startswith("bayescaffe serve --host 0.0.0.0 net.caffemodel --port 9000 in ")
+
+
+@pytest.mark.parametrize(
+    "words, port",
+    [("serve net", 8080), ("serve net --port 9", 9), ("serve --port=7 net", 7), ("train x", None)],
+)
+def test_the_health_of_a_service_is_asked(container, tmp_path, words, port):
+    container.program("python", 'printf "%s\\n" "$2"; exit 3')
+    (tmp_path / "cmdline").write_text("\0".join(["python", "bayescaffe", *words.split(), ""]))
+    done = container("health", BAYESCAFFE_CMDLINE=str(tmp_path / "cmdline"))
+    assert done.returncode == (3 if port else 0)
+    assert (f"http://127.0.0.1:{port}/healthz" in done.stdout) == bool(port)
+    for text in DOCKERFILES.values():
+        assert "HEALTHCHECK" in text and '"health"]' in text
+
+
 # ---- Compose ------------------------------------------------------------------------------------
 
 
 def test_compose_runs_jupyter_in_both_images():
     services = yaml.safe_load((REPO / "docker/compose.yaml").read_text())["services"]
+    serve = services.pop("serve")
     assert set(services) == set(DOCKERFILES)
+    assert serve["image"] == "bayescaffe:cpu" and serve["command"].startswith("serve ")
+    assert serve["ports"] == ["127.0.0.1:8080:8080"]
+    assert serve["volumes"][0].endswith(":/workspace:ro")
     for kind, service in services.items():
         assert f"-t {service['image']} ." in README
         assert service["build"]["dockerfile"] == f"docker/{kind}/Dockerfile"

@@ -9,6 +9,9 @@ import tracemalloc
 import numpy as np
 import pytest
 from bayescaffe import BayesCaffeError, analyze, cli, load_draws, merge, save_draws, stopping_rule
+from bayescaffe.common.npz import StoredArray
+from bayescaffe.stats.draws import Block, Draws, write_draws
+from bayescaffe.stats.merging import open_draws
 from conftest import REPO, assert_same, make_net, save_weights, small_net
 from drawn_pictures import draw_pictures
 
@@ -249,16 +252,119 @@ def test_files_that_cannot_be_merged(tmp_path):
         merge([])
     with pytest.raises(FileNotFoundError, match="there is no directory .*none"):
         merge([a, b], tmp_path / "none" / "all.npz")
-    save_draws(a, WHOLE, LABELS, {"stopping_rule": {}, "passes": 6})
-    with pytest.raises(BayesCaffeError, match="a.npz: is of adaptive sampling, which has no parts"):
-        merge([a])
-    a, b = halves(tmp_path)
     content = bytearray(b.read_bytes())
     content[content.index(WHOLE[4, 4].tobytes())] ^= 1
     b.write_bytes(content)
     with pytest.raises(BayesCaffeError, match="b.npz: the array 'probabilities' is damaged"):
         merge([a, b], tmp_path / "all.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
+
+
+# ---- Parts of adaptive sampling
+
+
+def write_adaptive(path, images, counts, first=2):
+    """A part of WHOLE in which images have 2, 4 or 6 draws; `first` of them are in all."""
+    rows, counts = slice(images.start, images.stop), counts[images.start : images.stop]
+    later = [
+        Block(start, np.flatnonzero(counts > start), WHOLE[start:stop, rows][:, counts > start])
+        for start, stop in ((first, 4), (4, 6))
+        if (counts > start).any()
+    ]
+    part = {"first_draw": 0, "first_image": images.start, "all_images": 10}
+    meta = {**META, "names": META["names"][rows], "part": part, "stopping_rule": {"passes": 6}}
+
+    def fill(array):
+        array[...] = WHOLE[:first, rows]
+        return Draws(array, LABELS[rows], meta, tuple(later))
+
+    write_draws(path, (first, len(images), 3), fill)
+    return path
+
+
+def test_parts_of_adaptive_sampling_are_the_whole(tmp_path):
+    counts = np.array([2, 4, 2, 2, 2, 6, 2, 4, 6, 2])
+    blocks = (range(0, 2), range(2, 5), range(5, 10))  # nothing is left for a second stage in one
+    paths = [
+        write_adaptive(tmp_path / f"{number}.npz", images, counts)
+        for number, images in enumerate(blocks)
+    ]
+    expected = load_draws(write_adaptive(tmp_path / "whole", range(10), counts))
+    for out in (None, tmp_path / "all.npz"):
+        found = merge(paths[::-1], out)
+        assert found.draw_counts.tolist() == counts.tolist() and found.part is None
+        assert np.array_equal(found.of_images(0, 10), expected.of_images(0, 10), equal_nan=True)
+        assert [block.first for block in found.later] == [2, 4]
+        assert np.array_equal(found.labels, LABELS) and found.meta["names"] == META["names"]
+    assert analyze(paths).summary() == analyze(found).summary()
+    with pytest.raises(BayesCaffeError, match="are missing: images 2-4 x draws 0-5"):
+        merge([paths[0], paths[2]])
+    write_adaptive(paths[1], blocks[1], counts + 2, first=4)
+    with pytest.raises(BayesCaffeError, match="1.npz: has other stages of draws than .*0.npz"):
+        merge(paths)
+
+
+# ---- Parts that stay parts
+
+
+@pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS)
+def test_the_figures_of_parts_are_those_of_the_whole(tmp_path, blocks, monkeypatch):
+    monkeypatch.setattr("bayescaffe.stats.draws.PART_NUMBERS", 6 * 3 * 4)  # four images at a time
+    paths = [write(tmp_path / f"{n}.npz", *block, **TWO) for n, block in enumerate(blocks)]
+    whole = write(tmp_path / "whole", **TWO)  # not a name that a folder of parts is searched for
+    expected = analyze(whole)
+    for parts in (paths, paths[::-1], tmp_path):
+        found = analyze(parts)
+        assert found.summary() == expected.summary() and found.names == expected.names
+        for name in ("mean", "lower", "upper", "epistemic", "between_models", "wrong_draws"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_no_more_than_a_few_images_of_parts_are_in_memory(tmp_path):
+    paths, images, draws = [], 20_000, 5
+    array = np.memmap(tmp_path / "x", np.float32, "w+", shape=(draws, images // 2, 20))
+    array[:] = 1 / 20
+    for first_draw in range(0, 20, draws):
+        for first_image in (0, images // 2):
+            part = {"first_draw": first_draw, "first_image": first_image, "all_images": images}
+            paths.append(tmp_path / f"{first_draw}-{first_image}.npz")
+            save_draws(paths[-1], array, None, {"passes": 20, "part": part})
+    read = []
+
+    def spy(self, start, stop, columns=StoredArray.columns):
+        read.append(stop - start)
+        return columns(self, start, stop)
+
+    whole = open_draws(paths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoredArray, "columns", spy)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for _, chunk in whole.parts():
+            assert chunk.nbytes <= 2**20 and chunk.shape[0] == 20
+        peak = tracemalloc.get_traced_memory()[1] - before
+        tracemalloc.stop()
+    assert sum(read) == images * 4 and max(read) * 20 * 20 <= 2**18
+    assert peak < 5e6  # the whole has 32 MB, and one part 4
+    assert len(whole.blocks[0].stored._files._open) == 4  # the others are closed
+
+
+def test_the_command_analyses_parts(tmp_path, capsys):
+    paths = [str(path) for path in halves(tmp_path)]
+    whole = str(write(tmp_path / "whole", part=None))
+    said = []
+    for words in ([whole], paths, [str(tmp_path)]):
+        assert cli.main(["analyze", *words, "--json", "--csv", str(tmp_path / "x.csv")]) == 0
+        found = json.loads(capsys.readouterr().out)
+        said.append({**found, "draws_file": None, "csv": (tmp_path / "x.csv").read_text()})
+        named = found["draws_file"]
+        assert named == (f"{paths[0]} and 1 more" if len(words) == 2 else words[0])
+    assert said[0] == said[1] == said[2]
+    assert cli.main(["analyze", *paths, "--csv", paths[1]]) == 1
+    assert f"--csv {paths[1]}: is already used for another file" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["analyze", str(tmp_path / "empty")]) == 1
+    assert "empty: a folder without draws files (*.npz)" in capsys.readouterr().err
 
 
 # ---- A part on its own
@@ -413,8 +519,14 @@ def test_ranges_that_are_none(net):
         ({"draw_range": range(5, 5)}, r"draw_range=range\(5, 5\): expected a range such as"),
         ({"draw_range": range(0, 9, 2)}, r"draw_range=range\(0, 9, 2\): expected a range such as"),
         ({"image_range": (0, 5)}, r"image_range=\(0, 5\): expected a range such as"),
-        ({"draw_range": range(5), "adaptive": "x"}, "adaptive: does not work with draw_range"),
-        ({"draw_range": range(5), "passes": "analytic"}, "passes='analytic': does not work with"),
+        (
+            {"draw_range": range(5), "adaptive": "x"},
+            "adaptive: does not work with draw_range, because",
+        ),
+        (
+            {"draw_range": range(5), "passes": "analytic"},
+            "passes='analytic': does not work with dr",
+        ),
     ):
         with pytest.raises(BayesCaffeError, match=message):
             sample(model, **arguments)

@@ -175,7 +175,7 @@ def test_more_draws_of_stock_nets_repeat_and_it_says_so(stock, images, caplog):
     assert np.array_equal(found[:3], found[3:])
     assert "no layer is random, so draws repeat and 3 are enough" in caplog.text
     sample(Mixture(models_of(stock)), images, 4)
-    assert "4 draws of 3 models: some have one more than others" in caplog.text
+    assert "4 draws of 3 models: some have more than others" in caplog.text
 
 
 def test_mc_dropout_gives_stock_nets_noise(tmp_path, digits, images):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
 
@@ -255,3 +256,51 @@ def test_an_image_comes_from_standard_input(trained, pixels):
     (expected,) = predict(Model(*trained), content.getvalue())
     assert image["image"] == "-"
     assert image["probability"] == expected.probability
+
+
+def predict_lines(*arguments, **options):
+    command = [sys.executable, "-m", "bayescaffe", "predict", *map(str, arguments)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, **pipes, text=True, env=PLAIN_ENVIRONMENT, **options)
+
+
+def test_paths_go_in_and_answers_come_out(trained, folder):
+    """Each answer comes before the next path is written."""
+    expected = predict(Model(*trained), folder, 50)
+    process = predict_lines(*trained, "--jsonl", "-", "--passes", 50)
+    for one in expected[:2]:
+        process.stdin.write(f"{one.image}\n")
+        process.stdin.flush()
+        found = json.loads(process.stdout.readline())
+        assert (found["image"], found["decision"]) == (one.image, one.decision)
+        assert found["probabilities"] == pytest.approx(one.probabilities, abs=1e-6)
+    rest = [one.image for one in expected[2:]]
+    out, error = process.communicate("\n".join([*rest, "", f"{folder}/none.png"]))
+    found = [json.loads(line) for line in out.splitlines()]
+    answers = {one["image"]: one.get("decision") for one in found}
+    assert answers == {f"{folder}/none.png": None} | {o.image: o.decision for o in expected[2:]}
+    assert "none.png: No such file" in next(one["error"] for one in found if "error" in one)
+    assert process.returncode == 1 and "1 images could not be read" in error
+
+
+def test_pictures_that_come_to_a_folder_are_predicted(trained, folder, pixels, tmp_path):
+    process = predict_lines(*trained, "--watch", folder, "--passes", 50)
+    first = {json.loads(process.stdout.readline())["image"] for _ in range(6)}
+    assert first == {one.image for one in predict(Model(*trained), folder, 50)}
+    Image.fromarray(pixels[1, 0]).save(folder / "new.png")
+    found = json.loads(process.stdout.readline())
+    (expected,) = predict(Model(*trained), pixels[1:2], 50)
+    assert found["image"] == f"{folder}/new.png"
+    assert found["probabilities"] == pytest.approx(expected.probabilities, abs=1e-6)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+
+
+def test_watching_goes_alone(trained, folder, tmp_path, capsys):
+    for more in (["--jsonl", "-"], [folder], ["--csv", "x.csv"]):
+        with pytest.raises(SystemExit):
+            run(capsys, *trained, "--watch", folder, *more)
+        assert "--watch and --jsonl go without IMAGE" in capsys.readouterr().err
+    code, _, error = run(capsys, *trained, "--watch", tmp_path / "none")
+    assert code == 1 and f"{tmp_path}/none: no such folder to watch" in error

@@ -155,6 +155,11 @@ def test_a_net_is_made_as_sure_as_it_is_right(workplace):
     )
     (ratio,) = {round(float(one), 2) for one in _ratios(old, found)}
     assert ratio != 1
+    start = ".venv/bin/bayescaffe sample photos-net/solver.prototxt --data data/photos/val_lmdb"
+    printed = bash(block("sh", start))
+    shown = block("", "Are the decisions safe?").splitlines()[1:3]
+    assert {form(line)[:40] for line in shown} <= {form(line)[:40] for line in printed.splitlines()}
+    assert "set: has the class of at least 90 %" in printed
 
 
 def _ratios(before, after):

@@ -16,6 +16,7 @@ ROOMS = (
     "stats",
     "infer",
     "reporting",
+    "serving",
     "cli",
 )
 # Statistics are for programs that have arrays and nothing else.

@@ -17,7 +17,7 @@ def machine(tmp_path):
     tools.mkdir()
     for path in ((REPO / "scripts/setup.sh"), *(REPO / "scripts").glob("apt-packages*.txt")):
         shutil.copy(path, repo / "scripts")
-    for name in ("python/requirements.txt", "python/pyproject.toml"):
+    for name in ("python/requirements.txt", "pyproject.toml"):
         shutil.copy(REPO / name, repo / name)
     for tool in ("bash", "cat", "dirname", "env", "grep", "sha256sum"):
         (tools / tool).symlink_to(shutil.which(tool))
@@ -76,7 +76,7 @@ def test_nothing_is_done_when_all_is_there(machine):
     venv = machine.repo / ".venv"
     venv.mkdir()
     wants = subprocess.run(
-        "cat python/requirements.txt python/pyproject.toml scripts/setup.sh | sha256sum",
+        "cat python/requirements.txt pyproject.toml scripts/setup.sh | sha256sum",
         shell=True, cwd=machine.repo, capture_output=True, text=True, env=os.environ,
     ).stdout  # fmt: skip
     (venv / ".installed").write_text(wants)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from bayescaffe import BayesCaffeError, Draws, StoppingRule, analyze, stopping_rule
-from bayescaffe.stats import stopping
+from bayescaffe.stats import rule_files, stopping
 from scipy import stats
 
 ERROR = 0.02
@@ -218,7 +218,7 @@ def saved(rule, tmp_path, **changes):
     """The file of a rule with other fields, and a digest of them."""
     said = {**rule.as_dict(), **changes}
     path = tmp_path / "rule.json"
-    path.write_text(json.dumps({"stopping_rule": said, "sha256": stopping._digest(said)}))
+    path.write_text(json.dumps({"stopping_rule": said, "sha256": rule_files.digest(said)}))
     return path
 
 

@@ -1,6 +1,7 @@
 """`sample` on workers of Dask: the bits of one process, also if a worker is killed."""
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -12,7 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PLAIN_ENVIRONMENT, assert_same, make_net, save_weights, small_net
+from conftest import (
+    PLAIN_ENVIRONMENT,
+    assert_same,
+    engine_is_chosen,
+    make_net,
+    save_weights,
+    small_net,
+)
 from drawn_pictures import draw_pictures
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
@@ -21,15 +29,20 @@ from bayescaffe import (  # noqa: E402
     BayesCaffeError,
     Mixture,
     Model,
+    Rule,
     __version__,
     analyze,
     cli,
     load_draws,
     merge,
     open_images,
+    predict,
     sample,
+    stopping_rule,
 )
 from bayescaffe.infer import workers as module  # noqa: E402
+from bayescaffe.infer.prediction import Prediction  # noqa: E402
+from bayescaffe.stats.stopping import StoppingRule  # noqa: E402
 
 pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
@@ -94,6 +107,36 @@ def test_mixtures_and_pictures_by_relative_names(net, out, cluster, digits, tmp_
     assert found.meta["names"] == expected.meta["names"] and len(found.labels) == 24
 
 
+def test_adaptive_and_analytic_draws(net, out, cluster):
+    model = Model(*net)
+    full = sample(model, passes=30)
+    # A rule that settles half of these images with the first draws.
+    calibrated = stopping_rule(full, error=0.5)
+    for threshold in np.linspace(1, -2, 61):
+        rule = StoppingRule(**{**vars(calibrated), "threshold": float(threshold)})
+        if rule.settles(full.probabilities[:4]).mean() >= 0.5:
+            break
+    dask = cluster.scheduler_address
+    for how in ({"adaptive": rule}, {"passes": "analytic"}):
+        expected = sample(model, **how)
+        found = sample(model, **how, out=out, dask=dask)
+        check_same(found, expected)
+        assert found.draw_counts.tolist() == expected.draw_counts.tolist()
+        for one, other in zip(found.later, expected.later, strict=True):
+            assert one.first == other.first and np.array_equal(one.images, other.images)
+            assert_same(one.probabilities, other.probabilities)
+        paths = [out.with_name(f"{number}.npz") for number in range(2)]
+        for path, images in zip(paths, (range(33), range(33, 100)), strict=True):
+            sample(model, **how, image_range=images, out=path)
+        joined = merge(paths)
+        check_same(joined, expected)
+        assert joined.draw_counts.tolist() == expected.draw_counts.tolist()
+        if "adaptive" in how:
+            assert len(set(expected.draw_counts.tolist())) > 2
+            part = load_draws(paths[1])
+            assert part.part == "images 33-99 of 100, draws 0-29 of 30"
+
+
 def test_options_of_a_model_reach_the_workers(net, out, cluster, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 255, (30, 12, 12), np.uint8))
     model = Model(*net, scale=0.01, mean=[7], output="out")
@@ -122,7 +165,7 @@ def test_parts_can_be_kept(net, out, cluster, tmp_path):
 
 def test_tasks_have_each_draw_of_each_image_once():
     class Work:
-        passes, source = 100, range(0)
+        passes, source, keeps_draws_together = 100, range(0), False
 
         class model:
             classes = 10
@@ -142,8 +185,95 @@ def test_tasks_have_each_draw_of_each_image_once():
         for one, other in found:
             seen[one.start : one.stop, other.start : other.stop] += 1
         assert (seen == 1).all()
+    Work.keeps_draws_together = True
+    for images, workers, tasks in ((10_000, 1, 10), (10_000, 4, 16), (3, 4, 3)):
+        Work.source = range(images)
+        found = module._tasks(Work, workers)
+        assert len(found) == tasks and {draws for _, draws in found} == {range(Work.passes)}
+        assert [image for one, _ in found for image in one] == list(range(images))
     Work.source, Work.passes, Work.model.classes = range(1000), 100, 10_000
-    assert all(len(one) * len(other) * 40_000 <= 2**28 for one, other in module._tasks(Work, 1))
+    for Work.keeps_draws_together in (False, True):
+        assert all(len(one) * len(other) * 40_000 <= 2**28 for one, other in module._tasks(Work, 1))
+
+
+# ---- Predictions
+
+
+def told(model, images, **options):
+    """Predictions, and the errors of pictures that cannot be read."""
+    errors = []
+    found = predict(model, images, on_error=lambda *both: errors.append(both), **options)
+    return found, [(name, str(error)) for name, error in errors]
+
+
+def assert_same_predictions(found, expected):
+    """Bit for bit; with a BLAS, whose sums depend on the batch, but for rounding."""
+    if engine_is_chosen():
+        assert found == expected
+    assert [(one.image, one.draws) for one in found] == [(one.image, one.draws) for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+        assert np.array(one.intervals) == pytest.approx(np.array(other.intervals), abs=1e-5)
+
+
+def test_predictions_are_those_of_one_process(net, cluster, digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw_pictures(Path("photos"), 8, list("012"))
+    bad = sorted(Path("photos/1").iterdir())[3]
+    bad.write_bytes(b"no picture")
+    Path("empty").mkdir()
+    images = ["photos", "empty", "none.png", Path("photos/0")]
+    make_net(tmp_path, small_net(digits, BAYES), seed=6).save("other.caffemodel")
+    two = Mixture([Model(net[0], name) for name in (net[1], "other.caffemodel")])
+    rule = stopping_rule(sample(Model(*net), passes=30), error=0.5)
+    for model, options in (
+        (Model(*net, seed=3), {"passes": 50, "level": 0.9, "rule": Rule(0.3, 0.3)}),
+        (Model(*net), {"passes": "analytic", "class_names": list("abcd"), "invert": True}),
+        (Model(*net), {"adaptive": rule}),
+        (two, {"passes": 7, "interval": "hdi"}),
+    ):
+        expected = told(model, images, **options)
+        found = told(model, images, **options, dask=cluster.scheduler_address)
+        assert_same_predictions(found[0], expected[0])
+        assert found[1] == expected[1]
+    assert len(expected[0]) == 23 + 8
+    assert [name for name, _ in expected[1]] == ["empty", str(bad), "none.png"]
+    with pytest.raises(BayesCaffeError, match="empty: "):
+        predict(two, images, 5, dask=cluster.scheduler_address)
+    with pytest.raises(BayesCaffeError, match="images: workers open images by name; give image f"):
+        predict(two, [b"x"], 5, workers=2)
+    with pytest.raises(BayesCaffeError, match="workers=0: at least one is needed"):
+        predict(two, "photos", 5, workers=0)
+
+
+def test_a_killed_worker_of_predict_is_replaced(net, cluster, tmp_path):
+    draw_pictures(tmp_path / "photos", 8, list("012"))
+    model = Model(*net)
+    expected = predict(model, tmp_path / "photos", 20_000)
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(
+            predict(model, tmp_path / "photos", 20_000, dask=cluster.scheduler_address)
+        )
+    )
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not any(ts.processing_on for ts in list(cluster.scheduler.tasks.values())):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(next(iter(cluster.workers.values())).process.pid, signal.SIGKILL)
+    thread.join()
+    assert_same_predictions(*found, expected)
+
+
+def test_the_command_predicts_on_workers(net, tmp_path, capsys):
+    draw_pictures(tmp_path / "photos", 2, list("012"))
+    words = ["predict", *map(str, net), str(tmp_path / "photos"), "--passes", "9", "--json"]
+    assert cli.main(words) == 0
+    expected = [Prediction(**one) for one in json.loads(capsys.readouterr().out)["images"]]
+    assert cli.main([*words, "--workers", "2"]) == 0
+    found = [Prediction(**one) for one in json.loads(capsys.readouterr().out)["images"]]
+    assert_same_predictions(found, expected)
 
 
 # ---- What goes wrong
@@ -198,8 +328,6 @@ def test_what_workers_cannot_do_is_refused(net, out, digits, tmp_path):
     array = np.zeros((3, 12, 12), np.uint8)
     for arguments, message in (
         ({"images": array, "workers": 2}, "images: workers open images by name; give an LMDB"),
-        ({"adaptive": "rule.json", "workers": 2}, "adaptive: does not work with workers"),
-        ({"passes": "analytic", "dask": "x"}, "passes='analytic': does not work with dask"),
         ({"draw_range": range(5), "workers": 2}, "draw_range: does not work with workers, which"),
         ({"workers": 2, "dask": "x"}, "dask: does not work with workers"),
         ({"workers": 0}, "workers=0: at least one is needed"),

@@ -17,6 +17,7 @@ from bayescaffe.cli import (
     analyze,
     calibrate,
     check,
+    completion,
     convert,
     data,
     export,
@@ -26,6 +27,7 @@ from bayescaffe.cli import (
     predict,
     report,
     sample,
+    serve,
     train,
 )
 from bayescaffe.cli.arguments import CommandParser, common_arguments
@@ -46,10 +48,12 @@ COMMANDS = (
     calibrate.register,
     analyze.register,
     predict.register,
+    serve.register,
     inspect.register,
     pack.register,
     export.register,
     report.register,
+    completion.register,
 )
 
 

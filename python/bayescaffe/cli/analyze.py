@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import add_interval_arguments, share
+from bayescaffe.cli.arguments import add_calibration_argument, add_interval_arguments, share
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ network drawn from the posterior. The prediction is the class with the largest m
 spread of the draws gives each class a credible interval. A prediction is certain if its interval
 overlaps the interval of no other class.
 
+Several DRAWS, or a folder of them as `bayescaffe sample --parts` leaves it, are parts of one. They
+are read a few images at a time, and the figures are those of the file that `bayescaffe merge` would
+write.
+
 If DRAWS has no labels, the error and everything that depends on it is left out.
 
 --stopping-rule writes a rule for adaptive sampling. DRAWS must be of images that the net was not
@@ -40,6 +44,8 @@ examples:
   bayescaffe analyze draws.npz --csv images.csv      one line per image, to sort and filter
   bayescaffe analyze digits.npz --ood clothes.npz    does the net detect out-of-distribution images?
   bayescaffe analyze draws.npz --json                JSON for programs
+  bayescaffe analyze parts/                          all parts together, without a file of them
+  bayescaffe analyze draws.npz --calibration calibration.json   coverage, error of the accepted
   bayescaffe analyze held-out.npz --stopping-rule rule.json    for `sample --adaptive rule.json`
 
 docs/metrics.md has the formula of each figure."""
@@ -57,7 +63,13 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("draws", type=Path, metavar="DRAWS", help="file from `bayescaffe sample`")
+    parser.add_argument(
+        "draws",
+        type=Path,
+        nargs="+",
+        metavar="DRAWS",
+        help="file from `bayescaffe sample`; several, or a folder of them, are parts of one",
+    )
     add_interval_arguments(parser)
     parser.add_argument(
         "--ood",
@@ -85,6 +97,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         help="with --stopping-rule: the largest share of images that may get another class or "
         "verdict than all draws would give (default: 0.001)",
     )
+    add_calibration_argument(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per image")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.set_defaults(run=_run)
@@ -93,25 +106,30 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> None:
     from bayescaffe.common.files import scratch_file
     from bayescaffe.stats.analysis import analyze
+    from bayescaffe.stats.merging import open_draws
     from bayescaffe.stats.stopping import DEFAULT_ERROR, stopping_rule
 
     _keep_apart(args)
+    one = args.draws[0] if len(args.draws) == 1 else None
+    name = str(one or f"{args.draws[0]} and {len(args.draws) - 1} more")
+    draws = open_draws(one or args.draws)
     rule = None
     if args.stopping_rule is not None:
         error = DEFAULT_ERROR if args.error is None else args.error
-        rule = stopping_rule(args.draws, error, args.level, args.interval)
+        rule = stopping_rule(draws, error, args.level, args.interval)
     elif args.error is not None:
         raise BayesCaffeError("--error: needs --stopping-rule")
     found = analyze(
-        args.draws,
+        draws,
         level=args.level,
         interval=args.interval,
         ood=args.ood,
         bins=args.bins,
+        calibration=args.calibration,
         progress=not args.quiet,
     )
     summary = {
-        "draws_file": str(args.draws),
+        "draws_file": name,
         "ood_file": args.ood and str(args.ood),
         **found.summary(),
         **({} if rule is None else {"stopping_rule": rule.as_dict()}),
@@ -131,14 +149,15 @@ def _run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(summary))
         return
-    print(describe(found, args.draws, args.ood))
+    print(describe(found, name, args.ood))
     if rule is not None:
         print("\n" + "\n".join(_stopping(rule)))
 
 
 def _keep_apart(args: argparse.Namespace) -> None:
     """Raise if a file to write is also a file to read, or is given twice."""
-    taken = {path.resolve() for path in (args.draws, args.ood) if path is not None}
+    read = (*args.draws, args.ood, args.calibration)
+    taken = {path.resolve() for path in read if path is not None}
     written = {"--csv": args.csv, "--out": args.out, "--stopping-rule": args.stopping_rule}
     for option, path in written.items():
         if path is not None:
@@ -147,7 +166,7 @@ def _keep_apart(args: argparse.Namespace) -> None:
             taken.add(path.resolve())
 
 
-def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
+def describe(found: Analysis, draws: str | Path, ood: Path | None = None) -> str:
     """The figures on one screen, each with a few words about its meaning."""
     drawn = f"{found.draws:,} draw{'s' * (found.draws > 1)}"
     if found.draw_counts is not None:
@@ -172,7 +191,40 @@ def describe(found: Analysis, draws: Path, ood: Path | None = None) -> str:
     lines += ["", *_uncertainty(found)]
     if found.ood is not None:
         lines += ["", *_out_of_distribution(found.ood, ood)]
+    if found.decisions is not None:
+        lines += ["", *_decisions(found)]
     return "\n".join(lines)
+
+
+def _decisions(found: Analysis) -> list[str]:
+    told = found.summary()["decisions"]
+    lines = [f"Are the decisions safe?  (--calibration; temperature {told['temperature']:.3f})"]
+    if told["coverage"] is not None:
+        low, high = map(_percent, told["coverage_interval"])
+        note = f"of images have their class in their set ({low} to {high}); asked for "
+        note += f"{100 * told['level']:g} %"
+        lines.append(_line("coverage", _percent(told["coverage"]), note))
+    sizes = told["set_sizes"]
+    most = max(number for number, count in enumerate(sizes) if count)
+    note = f"classes in a set on average ({told['method']}); {sizes[0]:,} empty, at most {most}"
+    lines.append(_line("set size", f"{told['mean_set_size']:.3f}", note))
+    if told["accepted"] is None:
+        return lines
+    share = _percent(told["accepted"] / found.images)
+    lines.append(_line("accepted", share, f"{told['accepted']:,} of {found.images:,} images"))
+    if told["accepted_error"] is not None:
+        low, high = told["accepted_error_interval"]
+        lines += [
+            _line(
+                "their error",
+                _percent(told["accepted_error"]),
+                f"{told['accepted_wrong']:,} wrong; {_percent(low)} to {_percent(high)} by the "
+                "exact 95 % interval",
+            ),
+            f"  With {told['confidence']:.0%} confidence in the calibration, it is at most "
+            f"{100 * told['error_target']:g} % for all images like those.",
+        ]
+    return lines
 
 
 def _errors(found: Analysis) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bayescaffe.common.checks import SEEDS
 from bayescaffe.common.errors import BayesCaffeError
@@ -22,6 +22,7 @@ OTHER_NAMES = {
     "baseline": "baselines",
     "classes": "class_names",
     "data": "images",
+    "sets": "method",
     "shape": "image_shape",
 }
 """Arguments of functions that have another name than the option, by that of the option."""
@@ -112,9 +113,40 @@ def add_adaptive_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_data_arguments(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
+def add_worker_arguments(group: argparse._ActionsContainer) -> None:
+    """Add where to compute."""
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=count, metavar="N", help="compute in N processes")
+    where.add_argument(
+        "--dask", metavar="ADDRESS", help="compute on a Dask cluster: tcp://host:port"
+    )
+
+
+def add_calibration_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what decides with a guarantee."""
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="sets of classes and decisions with a guarantee; a file from `bayescaffe calibrate "
+        "DRAWS`, for the same net, seed and number of draws",
+    )
+
+
+def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what decides on an image."""
+    for name, what in (
+        ("--accept-above", "accept only what is certain with a lower end of at least X"),
+        ("--escalate-below", "escalate what is not accepted with a mean probability below X"),
+    ):
+        parser.add_argument(
+            name, type=share, default=0.5, metavar="X", help=f"{what} (default: 0.5)"
+        )
+
+
+def add_data_arguments(parser: argparse.ArgumentParser, text: str) -> None:
     """Add images, their labels and their order of colours; `text` is the help of --data."""
-    parser.add_argument("--data", metavar="DATA", required=required, help=text)
+    parser.add_argument("--data", metavar="DATA", help=text)
     parser.add_argument(
         "--labels", metavar="FILE", help="a label for each image: .npy, or numbers in a text file"
     )
@@ -155,6 +187,11 @@ def add_model_arguments(parser: argparse.ArgumentParser, several: bool = False) 
     group = add_definition_arguments(parser, several)
     parser.add_argument(
         "--seed", type=seed, default=1, metavar="N", help="seed of the draws (default: 1)"
+    )
+    parser.add_argument(
+        "--antithetic",
+        action="store_true",
+        help="draws in pairs with noise of opposite sign; far fewer give the same mean prediction",
     )
     parser.add_argument(
         "--untrained",
@@ -296,18 +333,22 @@ def read_model(args: argparse.Namespace, image_shape: Shape | None = None) -> Mo
 def _read_model(
     args: argparse.Namespace, net: Path, weights: Path | None, image_shape: Shape | None
 ) -> Model:
-    from bayescaffe.net.messages import read_mean
     from bayescaffe.net.model import Model
 
-    options = ("seed", "output", "mc_dropout", "gpu", "scale", "untrained")
-    return Model(
-        net,
-        weights,
-        image_shape=args.shape or image_shape,
-        mean=read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
-        draw_memory=0,  # a command draws once
+    return Model(net, weights, **model_options(args, image_shape))
+
+
+def model_options(args: argparse.Namespace, image_shape: Shape | None = None) -> dict[str, Any]:
+    """The options of `Model`. Most commands draw once, so they keep no drawn weights."""
+    from bayescaffe.net.messages import read_mean
+
+    options = ("seed", "antithetic", "output", "mc_dropout", "gpu", "scale", "untrained")
+    return {
+        "image_shape": args.shape or image_shape,
+        "mean": read_mean(args.mean) if isinstance(args.mean, str) else args.mean,
+        "draw_memory": getattr(args, "draw_memory", 0),
         **{name: getattr(args, name) for name in options if hasattr(args, name)},
-    )
+    }
 
 
 def read_class_names(path: Path | None) -> list[str] | None:

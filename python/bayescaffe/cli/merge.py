@@ -46,12 +46,13 @@ def _run(args: argparse.Namespace) -> None:
     from bayescaffe.stats.merging import merge
 
     draws = merge(args.paths, args.out, progress=not args.quiet)
-    passes, images, classes = draws.probabilities.shape
+    passes, (images, classes) = draws.passes, draws.probabilities.shape[1:]
     result = {"out": str(args.out), "parts": len(args.paths), "draws": passes, "images": images}
     if args.json:
         print(json.dumps({**result, "classes": classes}))
         return
+    drawn = f"up to {passes:,}" if draws.is_adaptive else f"{passes:,}"
     print(
-        f"{args.out}: {passes:,} draws of {images:,} images, {classes} classes, from "
+        f"{args.out}: {drawn} draws of {images:,} images, {classes} classes, from "
         f"{len(args.paths):,} files"
     )

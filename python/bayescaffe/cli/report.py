@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescaffe.cli.arguments import add_interval_arguments
+from bayescaffe.cli.arguments import add_calibration_argument, add_interval_arguments
 from bayescaffe.common.errors import BayesCaffeError
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ examples:
   bayescaffe report draws.npz --ood clothes.npz            add out-of-distribution images
   bayescaffe report draws.npz --curve bayes=a/curve.csv --curve stock=b/curve.csv
                                                            add the training curves of two nets
+  bayescaffe report draws.npz --calibration calibration.json
+                                                           add sets of classes, and what is accepted
   bayescaffe report draws.npz --title "Night shift" --level 0.99 --out night.html"""
 
 
@@ -67,6 +69,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "--title", metavar="TEXT", help="title of the page (default: name of DRAWS)"
     )
     add_interval_arguments(parser)
+    add_calibration_argument(parser)
     parser.add_argument(
         "--baseline",
         action="append",
@@ -113,14 +116,14 @@ def _run(args: argparse.Namespace) -> None:
     baselines = dict(map(_named, args.baseline))
     if None in baselines:
         raise BayesCaffeError(f"--baseline {baselines[None]}: expected NAME=DRAWS")
-    read = {args.draws, args.ood, *curves.values(), *baselines.values()} - {None}
+    read = {args.draws, args.ood, args.calibration, *curves.values(), *baselines.values()} - {None}
     if args.out.resolve() in {path.resolve() for path in read}:
         raise BayesCaffeError(f"--out {args.out}: the report reads this file; choose another name")
 
     options = {"level": args.level, "interval": args.interval, "progress": not args.quiet}
     draws = load_draws(args.draws)
     ood = None if args.ood is None else load_draws(args.ood)
-    analysis = analyze(draws, ood=ood, **options)
+    analysis = analyze(draws, ood=ood, calibration=args.calibration, **options)
     path = report(
         args.out,
         draws,
@@ -223,7 +226,7 @@ def _open_images(args: argparse.Namespace, draws) -> Images:
 def _command(args: argparse.Namespace) -> str:
     """The command line, with the options that change the report."""
     words = ["bayescaffe", "report", str(args.draws)]
-    for option in ("title", "level", "interval", "ood", "data", "net", "weights"):
+    for option in ("title", "level", "interval", "calibration", "ood", "data", "net", "weights"):
         value = getattr(args, option)
         if value is not None and value != {"level": 0.95, "interval": "equal-tailed"}.get(option):
             words += [f"--{option}", str(value)]

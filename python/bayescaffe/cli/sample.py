@@ -11,7 +11,7 @@ from bayescaffe.cli.arguments import (
     add_adaptive_argument,
     add_data_arguments,
     add_net_arguments,
-    count,
+    add_worker_arguments,
     index_range,
     read_class_names,
     read_models,
@@ -54,7 +54,8 @@ intervals are close to those of many networks; docs/metrics.md tells how close.
 
 --images and --draws compute a part: some images, some of the --passes draws, or both. The file
 tells which part it is, and `bayescaffe merge` joins such files. So the tasks of a job array can
-share the work without knowing of each other. The bits are those of one process.
+share the work without knowing of each other. The bits are those of one process. With --adaptive or
+--passes analytic, only --images works: the draws of an image belong together.
 
 --workers computes in N processes, and --dask on the workers of a Dask scheduler, which must see all
 files under the same names. Both need the Python package distributed. A worker that dies is
@@ -117,11 +118,7 @@ def _add_parts(parser: argparse.ArgumentParser) -> None:
             metavar="A-B",
             help=f"only these {what}; both ends belong to them",
         )
-    where = group.add_mutually_exclusive_group()
-    where.add_argument("--workers", type=count, metavar="N", help="compute in N processes")
-    where.add_argument(
-        "--dask", metavar="ADDRESS", help="compute on a Dask cluster: tcp://host:port"
-    )
+    add_worker_arguments(group)
     group.add_argument(
         "--parts",
         type=Path,

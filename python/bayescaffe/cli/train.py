@@ -56,6 +56,7 @@ examples:
   bayescaffe train solver.prototxt --gpu 0,1          on two GPUs
   bayescaffe train solver.prototxt --ranks 4          with four processes (docs/mpi.md)
   bayescaffe train solver.prototxt --ranks 8 --hosts a,b --retries 3
+  bayescaffe train solver.prototxt --ranks 8 --hosts a,b --gpu all   four GPUs of each host
   bayescaffe train solver.prototxt --quiet --json     print JSON only
 
 exit codes: 0 trained, 1 failed or diverged, 2 wrong usage, 130 interrupted"""
@@ -115,7 +116,10 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
         "--cpu", action="store_true", help="use the CPU, whatever `solver_mode` of the solver is"
     )
     parser.add_argument(
-        "--ranks", type=count, metavar="N", help="train with N processes, on the CPU (mpirun)"
+        "--ranks",
+        type=count,
+        metavar="N",
+        help="train with N processes (mpirun); with --gpu each has one of these GPUs of its host",
     )
     parser.add_argument(
         "--hosts",

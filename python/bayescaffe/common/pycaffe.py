@@ -4,7 +4,7 @@ The imports are inside of the functions, so that what needs no net works without
 """
 
 import contextlib
-import importlib
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,9 +34,13 @@ def caffe_tool() -> Path:
 
     # pycaffe is build/caffe-src/python/caffe, the program build/caffe/tools/caffe.
     path = Path(caffe.__file__).resolve().parents[3] / "caffe/tools/caffe"
-    if not path.is_file():
-        raise BayesCaffeError(f"{path} is not there; `make build` builds it")
-    return path
+    if path.is_file():
+        return path
+    # A wheel brings both; pip knows where it put the program.
+    for file in importlib.metadata.files("bayescaffe") or ():
+        if file.match("bin/caffe"):
+            return Path(file.locate()).resolve()
+    raise BayesCaffeError(f"{path} is not there; `make build` builds it")
 
 
 def read_binary(path: str | os.PathLike, kind: str, what: str):

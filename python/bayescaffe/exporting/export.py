@@ -112,11 +112,15 @@ def _write(
         raise BayesCaffeError(f"{model.path}: {error}") from error
 
 
+def _name(model: Model, draw: int) -> str:
+    return f"draw {draw} of seed {model.seed}{', antithetic' if model.antithetic else ''}"
+
+
 def _facts(model: Model, form: str | int, class_names: Sequence[str] | None) -> dict[str, str]:
     """What a program must know of the net in order to use it."""
     transform = model.transform
     facts = {
-        "form": form if isinstance(form, str) else f"draw {form} of seed {model.seed}",
+        "form": form if isinstance(form, str) else _name(model, form),
         "input_shape": times(model.input_shape),
         "input": "(pixel - mean) * scale",
         "scale": f"{transform.scale:.9g}",

@@ -6,25 +6,41 @@ one.label, one.lower, one.upper, one.decision
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bayescaffe.common.errors import BayesCaffeError, argument
+from bayescaffe.common.errors import BayesCaffeError, argument, span
+from bayescaffe.common.files import sha256
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.data.frames import is_table
 from bayescaffe.data.image_files import find_images, is_pillow
 from bayescaffe.data.images import Images, ImageSource, open_images
 from bayescaffe.infer.stages import as_rule, sample_in_stages
+from bayescaffe.infer.workers import (
+    TASK_IMAGES,
+    TASKS_PER_WORKER,
+    Job,
+    crew,
+    inside,
+    opened,
+    recipes,
+    silent,
+    split,
+)
 from bayescaffe.net.analytic import ANALYTIC, as_analytic
 from bayescaffe.net.mixture import Mixture, as_mixture
 from bayescaffe.net.model import Model
 from bayescaffe.stats import intervals
-from bayescaffe.stats.analysis import Analysis, analyze
+from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.decisions import DecisionRule, as_decision_rule
 from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.rule_files import digest
 from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
@@ -64,7 +80,19 @@ class Rule:
         """The decision, from the overlap test, the interval's lower end and the mean."""
         if certain and lower >= self.accept_above:
             return "accept"
+        return self.otherwise(probability)
+
+    def otherwise(self, probability: float) -> str:
+        """The decision for what is not accepted."""
         return "escalate" if probability < self.escalate_below else "repeat"
+
+    def check_calibrated(self, decisions: DecisionRule) -> None:
+        """Raise if it has a threshold of its own beside that of a calibration."""
+        if decisions.threshold is not None and self.accept_above != Rule.accept_above:
+            raise BayesCaffeError(
+                f"{argument('accept_above', self.accept_above)}: does not work with "
+                f"{argument('calibration')}, which has the threshold that keeps its error"
+            )
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,12 @@ class Prediction:
     """How many draws all of this is from."""
     probabilities: tuple[float, ...]
     """The mean probability of every class."""
+    intervals: tuple[tuple[float, float], ...]
+    """The credible interval of every class's probability."""
+    class_set: tuple[int, ...] | None = None
+    """With a calibration: the classes of its set; none is possible."""
+    set_names: tuple[str, ...] | None = None
+    """Their names."""
 
 
 def predict(
@@ -102,6 +136,7 @@ def predict(
     *,
     weights: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
     adaptive: StoppingRule | str | os.PathLike | None = None,
+    calibration: DecisionRule | str | os.PathLike | None = None,
     level: float = 0.95,
     interval: str = "equal-tailed",
     rule: Rule | None = None,
@@ -109,6 +144,8 @@ def predict(
     channels: str | None = None,
     invert: bool = False,
     on_error: Callable[[str, BayesCaffeError], object] | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
     progress: bool = True,
 ) -> list[Prediction]:
     """Predict the class of images with many draws of a net.
@@ -123,6 +160,8 @@ def predict(
             price of about three draws, and 256 draws are taken of the scores alone.
         weights: the caffemodel, if `model` is a prototxt; several are a `Mixture`.
         adaptive: a `StoppingRule` or its file: images whose answer is settled get no more draws.
+        calibration: a `DecisionRule` of `calibrate_decisions`, or its file: what it accepts is
+            accepted, in place of what `rule` would, and each image has a set of classes.
         level, interval: of the credible intervals; "equal-tailed" or "hdi" (highest density).
         rule: what decides; without it, `Rule()`.
         class_names: a name for each class; by default those of the net's LMDB.
@@ -130,10 +169,14 @@ def predict(
         invert: turn image files from black on white to white on black, as MNIST's nets expect.
         on_error: is told the name and the error of an image that cannot be read; the others are
             still predicted. Without it, the error is raised.
+        workers, dask: as in `sample`; for image files and folders. The answers are those of one
+            process, in the same order.
         progress: show a progress bar if this takes long and runs on a terminal or in a notebook.
     """
     model = as_mixture(model, weights)
-    if passes == ANALYTIC:
+    given, model_given = passes, model
+    is_analytic = passes == ANALYTIC
+    if is_analytic:
         model, passes = as_analytic(model, adaptive)
     stopping = None if adaptive is None else as_rule(adaptive, model, passes)
     if stopping and (stopping.level, stopping.interval) != (level, interval):
@@ -144,6 +187,11 @@ def predict(
         )
     passes = model.passes_for(stopping.passes if stopping else passes)
     passes = model.distinct_draws or passes
+    rule = rule or Rule()
+    decisions = None
+    if calibration is not None:
+        decisions = as_decisions(calibration, model, passes, stopping, is_analytic)
+        rule.check_calibrated(decisions)
     class_names = model.names_for(class_names)
     if passes == 1 and not model.is_random:
         log.info("%s: no layer is random, so intervals have no width", model.path)
@@ -155,47 +203,104 @@ def predict(
             raise error
         on_error(name, error)
 
+    if workers is not None or dask is not None:
+        arguments = {"passes": given, "adaptive": stopping, "level": level, "interval": interval}
+        arguments |= {"rule": rule, "class_names": class_names, "invert": invert}
+        arguments |= {"calibration": decisions}
+        job = _Job(models=recipes(model_given), arguments=arguments)
+        return _on_workers(job, _names(images, fail), workers, dask, fail, progress)
     source = _source(images, channels, invert, fail)
     if not len(source):
         return []
     model.fit(source)
-    rule = rule or Rule()
     predictions: list[Prediction] = []
     values = max(int(np.prod(model.image_shape)), passes * model.classes)
     with ProgressBar(len(source), "predicting", show=progress, delay=1) as bar:
         for indices, pixels in _chunks(source, max(1, CHUNK_BYTES // (4 * values)), fail):
-            if stopping:
-                draws = sample_in_stages(model, pixels, stopping)
-            else:
-                draws = Draws(model.sample(pixels, passes))
-            found = analyze(draws, level, interval, progress=False)
+            draws = draw(model, pixels, passes, stopping)
             names = [source.describe(index) for index in indices]
-            predictions += _predictions(found, names, class_names, rule)
+            predictions += decide(draws, names, level, interval, rule, class_names, decisions)
             bar.move_to(indices[-1] + 1)
     return predictions
 
 
-def _predictions(
-    found: Analysis, names: Sequence[str], class_names: Sequence[str] | None, rule: Rule
+def as_decisions(
+    calibration: DecisionRule | str | os.PathLike,
+    model: Model | Mixture,
+    passes: int,
+    stopping: StoppingRule | None = None,
+    is_analytic: bool = False,
+) -> DecisionRule:
+    """The calibration, from its file if it is not loaded. Raise if it is for other draws."""
+    rule, name = as_decision_rule(calibration)
+    models = model.models if isinstance(model, Mixture) else (model,)
+    origin = {
+        "classes": model.classes,
+        "passes": passes,
+        "seed": model.seed,
+        "net_sha256": tuple(sha256(one.path) for one in models),
+        "weights_sha256": tuple(sha256(one.weights) for one in models),
+        "mc_dropout": model.mc_dropout,
+        "antithetic": model.antithetic,
+        "analytic": is_analytic,
+        "stopping_rule_sha256": None if stopping is None else digest(stopping.as_dict()),
+    }
+    rule.check(name, origin, ", ".join(str(one.weights) for one in models))
+    return rule
+
+
+def draw(
+    model: Model | Mixture, pixels: np.ndarray, passes: int, stopping: StoppingRule | None = None
+) -> Draws:
+    """The draws of images in memory, as many as the stopping rule wants if there is one."""
+    if stopping:
+        return sample_in_stages(model, pixels, stopping)
+    return Draws(model.sample(pixels, passes))
+
+
+def decide(
+    draws: Draws,
+    names: Sequence[str],
+    level: float,
+    interval: str,
+    rule: Rule,
+    class_names: Sequence[str] | None,
+    decisions: DecisionRule | None = None,
 ) -> Iterator[Prediction]:
+    """What draws say of each image. `predict` and the service decide by this."""
+    found = analyze(draws, level, interval, progress=False)
+    decided = None if decisions is None else decisions.decide(draws, found.predicted)
     counts = np.full(found.images, found.draws)
     counts = counts if found.draw_counts is None else found.draw_counts
     for row, name in enumerate(names):
         label = int(found.predicted[row])
         certain, lower = bool(found.certain[row]), float(found.lower[row, label])
+        probability = float(found.confidence[row])
+        if decided is None or decided.accepted is None:
+            decision = rule.decide(certain, lower, probability)
+        else:
+            decision = "accept" if decided.accepted[row] else rule.otherwise(probability)
+        in_set = None if decided is None else np.flatnonzero(decided.sets[row]).tolist()
         yield Prediction(
             image=name,
             label=label,
             class_name=None if class_names is None else class_names[label],
-            probability=float(found.confidence[row]),
+            probability=probability,
             lower=lower,
             upper=float(found.upper[row, label]),
             certain=certain,
             entropy=float(found.entropy[row]),
             epistemic=float(found.epistemic[row]),
-            decision=rule.decide(certain, lower, float(found.confidence[row])),
+            decision=decision,
             draws=int(counts[row]),
             probabilities=tuple(found.mean[row].tolist()),
+            intervals=tuple(zip(found.lower[row].tolist(), found.upper[row].tolist(), strict=True)),
+            class_set=None if in_set is None else tuple(in_set),
+            set_names=(
+                None
+                if in_set is None or class_names is None
+                else tuple(class_names[one] for one in in_set)
+            ),
         )
 
 
@@ -205,9 +310,16 @@ def _source(
     invert: bool,
     fail: Callable[[str, BayesCaffeError], object],
 ) -> Images:
-    names = (str, os.PathLike)
     if isinstance(images, (np.ndarray, Images)) or is_table(images) or is_pillow(images):
         return open_images(images, channels=channels, invert=invert)
+    return open_images(_files(images, fail), channels=channels, invert=invert)
+
+
+def _files(
+    images: File | Sequence[File], fail: Callable[[str, BayesCaffeError], object]
+) -> list[File]:
+    """With the files of a folder in its place."""
+    names = (str, os.PathLike)
     files: list[File] = []
     for item in [images] if isinstance(images, (*names, bytes)) else images:
         if isinstance(item, names) and Path(item).is_dir():
@@ -217,7 +329,7 @@ def _source(
                 fail(str(item), error)
         else:
             files.append(item)
-    return open_images(files, channels=channels, invert=invert)
+    return files
 
 
 def _chunks(
@@ -235,3 +347,76 @@ def _chunks(
                 pixels.append(result)
         if good:
             yield good, np.stack(pixels)
+
+
+# ---- On workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job(Job):
+    """What all tasks have in common; a task is some image files."""
+
+    arguments: dict[str, Any]
+    """Of `predict`."""
+
+
+def _names(
+    images: File | Sequence[File] | ImageSource, fail: Callable[[str, BayesCaffeError], object]
+) -> list[str | os.PathLike]:
+    """The image files, which must have names."""
+    is_other = isinstance(images, (np.ndarray, Images)) or is_table(images) or is_pillow(images)
+    files = [None] if is_other else _files(images, fail)
+    if not all(isinstance(file, (str, os.PathLike)) for file in files):
+        raise BayesCaffeError(
+            f"{argument('images')}: workers open images by name; give image files or folders"
+        )
+    return files
+
+
+def _on_workers(
+    job: _Job,
+    files: Sequence[str | os.PathLike],
+    workers: int | None,
+    dask: str | None,
+    fail: Callable[[str, BayesCaffeError], object],
+    progress: bool,
+) -> list[Prediction]:
+    """The predictions of all files, in order; errors are told in order, too."""
+    if workers is not None and (dask is not None or workers < 1):
+        check = argument("dask") if dask is not None else argument("workers", workers)
+        why = f"does not work with {argument('workers')}" if dask else "at least one is needed"
+        raise BayesCaffeError(f"{check}: {why}")
+    if not files:
+        return []
+    with (
+        crew(workers, dask) as team,
+        ProgressBar(len(files), "predicting", show=progress, delay=1) as bar,
+    ):
+        pieces = max(TASKS_PER_WORKER * team.workers, math.ceil(len(files) / TASK_IMAGES))
+        ranges = split(len(files), min(len(files), pieces))
+        tasks = [(files[one.start : one.stop],) for one in ranges]
+        found: list = [None] * len(tasks)
+        for number, result in team.run(
+            predict_part, job, tasks, [f"images {span(one)}" for one in ranges]
+        ):
+            found[number] = result
+            bar.advance(len(ranges[number]))
+    for _, errors in found:
+        for name, error in errors:
+            fail(name, error)
+    return [prediction for predictions, _ in found for prediction in predictions]
+
+
+def predict_part(
+    job: _Job, files: Sequence[str | os.PathLike]
+) -> tuple[list[Prediction], list[tuple[str, BayesCaffeError]]]:
+    """On a worker: predictions of some files, and errors of the others."""
+    errors: list[tuple[str, BayesCaffeError]] = []
+    with opened(job) as model, silent("bayescaffe"), inside(job.folder):
+        found = predict(
+            *(model, files),
+            **job.arguments,
+            on_error=lambda *both: errors.append(both),
+            progress=False,
+        )
+    return found, errors

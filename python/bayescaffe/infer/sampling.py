@@ -66,7 +66,8 @@ def sample(
             net's LMDB.
         image_range, draw_range: compute only these of the images and of the `passes` draws, such as
             range(50, 100). The result has the bits that the whole has there, and its meta tells
-            which part it is; `merge` joins such files.
+            which part it is; `merge` joins such files. With `adaptive` or "analytic", the draws of
+            an image belong together, and only `image_range` works.
         workers: compute in so many processes, with Dask. A script needs
             `if __name__ == "__main__":`, as for multiprocessing.
         dask: compute on the workers of the Dask scheduler of this address, tcp://host:port. They
@@ -104,12 +105,10 @@ def sample(
         source = open_source(model.test_images)
     images_of = _checked_range("image_range", image_range, len(source), "images")
     draws_of = _checked_range("draw_range", draw_range, passes, "draws")
-    work = Work(model, source, passes, class_names)
+    work = Work(model, source, passes, class_names, rule=rule, is_analytic=is_analytic)
     if workers or dask:
         return draw_on_workers(work, Path(out), workers, dask, parts, progress)
-    drawn = work.draw(
-        out, images_of, draws_of, rule=rule, is_analytic=is_analytic, progress=progress
-    )
+    drawn = work.draw(out, images_of, draws_of, progress)
     return drawn or load_draws(out)
 
 
@@ -129,11 +128,18 @@ def _check_combination(
     """
     chosen = [argument(name) for name, value in ranges.items() if value is not None]
     where = [argument(name) for name, value in places.items() if value is not None]
-    for name in (*where, *chosen):
+    if ranges["draw_range"] is not None:
+        name = argument("draw_range")
         if adaptive is not None:
-            raise BayesCaffeError(f"{argument('adaptive')}: does not work with {name}")
+            raise BayesCaffeError(
+                f"{argument('adaptive')}: does not work with {name}, because the first draws of an "
+                f"image decide whether it gets more; {argument('image_range')} makes parts"
+            )
         if passes == ANALYTIC:
-            raise BayesCaffeError(f"{argument('passes', ANALYTIC)}: does not work with {name}")
+            raise BayesCaffeError(
+                f"{argument('passes', ANALYTIC)}: does not work with {name}, because all draws "
+                f"come from one pass; {argument('image_range')} makes parts"
+            )
     if len(where) > 1:
         raise BayesCaffeError(f"{where[1]}: does not work with {where[0]}")
     if where and chosen:

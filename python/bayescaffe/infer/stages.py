@@ -38,9 +38,10 @@ def as_rule(
         raise BayesCaffeError(
             f"{name}: is for the draws of seed {rule.seed}, not for {argument('seed', model.seed)}"
         )
-    if rule.mc_dropout != model.mc_dropout:
-        what = "with" if rule.mc_dropout else "without"
-        raise BayesCaffeError(f"{name}: is for draws {what} {argument('mc_dropout')}")
+    for option in ("mc_dropout", "antithetic"):
+        if getattr(rule, option) != getattr(model, option):
+            what = "with" if getattr(rule, option) else "without"
+            raise BayesCaffeError(f"{name}: is for draws {what} {argument(option)}")
     if None not in rule.weights_sha256:
         found = tuple(sha256(one.weights) for one in models)
         if found != rule.weights_sha256:

@@ -33,39 +33,43 @@ class Work:
         passes: int,
         class_names: Sequence[str] | None,
         data_sha256: str | None = None,
+        rule: StoppingRule | None = None,
+        is_analytic: bool = False,
     ) -> None:
         """Fit the images to the model.
 
         Args:
             passes: the number of all draws.
+            rule: which images get no more draws.
+            is_analytic: whether the model draws from the moments of its scores.
             data_sha256: `images_sha256` of the images, if it is known.
         """
         source.name_classes(class_names or ())
         model.fit(source)
         self.model, self.source, self.passes = model, source, passes
-        self.class_names = class_names
+        self.class_names, self.rule, self.is_analytic = class_names, rule, is_analytic
         self.data_sha256 = data_sha256 or images_sha256(source)
         self._names = source.names
         self._origin = _origin(model)
+
+    @property
+    def keeps_draws_together(self) -> bool:
+        """Whether the draws of an image cannot be shared out: a stopping rule looks at the first
+        before it asks for more, and analytic ones all come from one pass."""
+        return self.is_analytic or self.rule is not None
 
     def draw(
         self,
         out: str | os.PathLike | None,
         images: range,
         draws: range,
-        *,
-        rule: StoppingRule | None = None,
-        is_analytic: bool = False,
         progress: bool = False,
     ) -> Draws | None:
         """Compute some draws of some images, and write them if there is a file for them."""
+        rule = self.rule
         run = _Run(self.model, self.source, images, draws, progress)
         shape = (rule.stages[0] if rule else len(draws), len(images), self.model.classes)
         meta = self._meta(images, draws)
-        if is_analytic:
-            meta["analytic"] = True
-        if rule is not None:
-            meta["stopping_rule"] = rule.as_dict()
 
         def fill(probabilities: np.ndarray) -> Draws:
             later, seconds = run.fill(probabilities, rule)
@@ -94,6 +98,12 @@ class Work:
             "is_random": model.is_random,
             "untrained": model.untrained,
         }
+        if model.antithetic:
+            meta["antithetic"] = True
+        if self.is_analytic:
+            meta["analytic"] = True
+        if self.rule is not None:
+            meta["stopping_rule"] = self.rule.as_dict()
         if isinstance(model, Mixture):
             meta["model_of_draw"] = [model.model_of(draw) for draw in draws]
         if (images, draws) != (range(len(source)), range(self.passes)):

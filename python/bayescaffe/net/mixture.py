@@ -41,6 +41,7 @@ class Mixture(Sampler):
     """The prototxt of the first model, or the caffemodel that carries its net."""
     seed: int
     """Of the draws of each model."""
+    antithetic: bool
     image_shape: Shape
     transform: Transform
     """Of the first model."""
@@ -62,7 +63,8 @@ class Mixture(Sampler):
         self.models = tuple(models)
         _check(self.models)
         first = self.models[0]
-        self.path, self.seed, self.classes = first.path, first.seed, first.classes
+        self.path, self.classes = first.path, first.classes
+        self.seed, self.antithetic = first.seed, first.antithetic
         self.image_shape, self.transform = first.image_shape, first.transform
         self.data = first.data
         self.mc_dropout = any(model.mc_dropout for model in self.models)
@@ -78,8 +80,13 @@ class Mixture(Sampler):
         return self.models[0].test_images
 
     def model_of(self, draw: int) -> int:
-        """The number of the model that a draw comes from, from 0 on."""
-        return draw % len(self.models)
+        """The number of the model that a draw comes from, from 0 on. Pairs stay together."""
+        return draw // self._in_a_row % len(self.models)
+
+    @property
+    def _in_a_row(self) -> int:
+        """How many draws are of one model before the next has its turn."""
+        return 2 if self.antithetic and self.distinct_draws is None else 1
 
     @property
     def distinct_draws(self) -> int | None:
@@ -92,16 +99,17 @@ class Mixture(Sampler):
         The default is as many of each model, 100 or a few more of all. If no model is random, it is
         one of each.
         """
-        count = len(self.models)
+        count = len(self.models) * self._in_a_row
         if passes is None:
             return self.distinct_draws or math.ceil(DEFAULT_PASSES / count) * count
         check_passes(passes)
         if passes < count:
+            models = len(self.models)
             raise BayesCaffeError(
-                f"{argument('passes', passes)}: {count} models need {count} draws or more"
+                f"{argument('passes', passes)}: {models} models need {count} draws or more"
             )
         if passes % count:
-            log.info("%d draws of %d models: some have one more than others", passes, count)
+            log.info("%d draws of %d models: some have more than others", passes, len(self.models))
         return passes
 
     def names_for(self, class_names: Sequence[str] | None) -> Sequence[str] | None:
@@ -122,7 +130,8 @@ class Mixture(Sampler):
     ) -> np.ndarray:
         """`Model.sample_parts`: each image is read once, for all models."""
         indices, out = self._begin(draws, images, out)
-        places = [np.flatnonzero(indices % len(self.models) == n) for n in range(len(self.models))]
+        of_draw = self.model_of(indices)
+        places = [np.flatnonzero(of_draw == n) for n in range(len(self.models))]
         step = self._part_size(max(map(len, places)))
         work, done = images * len(indices), 0
         for first in range(0, images, step):
@@ -198,7 +207,7 @@ def _check(models: Sequence[Model]) -> None:
                 f"{where} takes images of {times(model.image_shape)}, not "
                 f"{times(first.image_shape)}"
             )
-        for name in ("channels", "resize", "seed"):
+        for name in ("channels", "resize", "seed", "antithetic"):
             if (found := getattr(model, name)) != (expected := getattr(first, name)):
                 raise BayesCaffeError(f"{where} has {name} {found}, not {expected}")
         if model.class_names and model.class_names != known.class_names:

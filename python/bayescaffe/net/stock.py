@@ -39,7 +39,7 @@ def stock_layers(model: Model, draw: int | None) -> list[StockLayer]:
     """The layers of a model: of the draw with this index, or of the means if it is None."""
     net = model.caffe_net
     if draw is not None:
-        net.set_draw(draw)
+        net.set_draw(model.caffe_draw(draw))
     layers = []
     for layer in model.message.layer:
         param = _stock_param(layer)

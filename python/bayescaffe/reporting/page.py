@@ -34,6 +34,7 @@ SECTIONS = {
     "gallery": "Mistakes",
     "examples": "Single images",
     "calibration": "Calibration",
+    "decisions": "Decisions",
     "uncertainty": "Uncertainty",
     "ood": "OOD images",
     "layers": "Layers",
@@ -100,6 +101,7 @@ def report(
         "gallery": single.gallery(subject, read),
         "examples": single.examples(subject, read),
         "calibration": sections.calibration(subject),
+        "decisions": sections.decisions(subject),
         "uncertainty": sections.uncertainty(subject),
         "ood": None if ood is None else sections.out_of_distribution(subject, ood),
         "layers": sections.layers(layers) if layers else None,
@@ -163,6 +165,8 @@ def _origin(subject: Subject, command: str | None) -> list[tuple[str, str]]:
     drawn = f"{subject.analysis.draws:,}"
     if subject.analysis.is_analytic:
         drawn += " of the scores (analytic)"
+    elif meta.get("antithetic"):
+        drawn += " in pairs (antithetic)"
     facts = {"draws": drawn, "seed": meta.get("seed")}
     models = subject.draws.models
     for number, model in enumerate(models, 1):

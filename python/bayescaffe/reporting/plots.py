@@ -281,6 +281,37 @@ def plot_reliability(models: "Mapping[str, Analysis] | Analysis", *, ax: Axes = 
 
 
 @_figure
+def plot_set_sizes(groups: Mapping[str, np.ndarray], *, ax: Axes = None) -> Axes:
+    """Images by the number of classes in their set, one bar on the other for each group."""
+    largest = max(int(sizes.max()) for sizes in groups.values() if len(sizes))
+    x, bottom = np.arange(largest + 1), np.zeros(largest + 1)
+    for (name, sizes), colour in zip(groups.items(), COLOURS, strict=False):
+        counts = np.bincount(sizes, minlength=largest + 1)
+        ax.bar(x, counts, 0.8, bottom, color=colour, label=f"{name} ({len(sizes):,})")
+        bottom += counts
+    _legend(ax)
+    ax.set(xlabel="classes in the set", ylabel="images", ylim=(0, 1.3 * bottom.max()))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    return ax
+
+
+@_figure
+def plot_class_coverage(
+    classes: Mapping[str, tuple[float, float, float]], level: float, *, ax: Axes = None
+) -> Axes:
+    """The coverage of each class and both ends of its interval, and the level of all."""
+    share, lower, upper = np.array(list(classes.values())).T
+    y = np.arange(len(share))[::-1]
+    ax.axvline(level, color=GREY, linestyle=":", linewidth=1.2)
+    ax.hlines(y, lower, upper, color=BLUE, linewidth=1.5)
+    ax.plot(share, y, "o", color=BLUE, markersize=5)
+    ax.set_yticks(y, [_short(name, 18) for name in classes])
+    ax.set(xlabel="share of images whose class is in their set", ylim=(-0.7, len(y) - 0.3))
+    ax.xaxis.set_major_formatter(_percent)
+    return ax
+
+
+@_figure
 def plot_risk_coverage(
     models: "Mapping[str, Analysis] | Analysis", start: float = 0, *, ax: Axes = None
 ) -> Axes:

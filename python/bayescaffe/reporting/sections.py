@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bayescaffe.net.posterior import LayerPosterior
 
 SLIDER_STEPS = 200
+MOST_CLASSES = 20
+"""How many classes the coverage is drawn of: those with the lowest."""
 METRICS = {
     "error": ("Error", "share of images with a wrong prediction"),
     "single_draw_error": ("Error of a single draw", "mean over the draws"),
@@ -208,6 +210,53 @@ def calibration(subject: Subject) -> dict[str, Any] | None:
         "chart": Chart(plots.plot_reliability, models).markup("reliability", label),
         "numbers": table("Bins", ["bin", "images", "mean probability", "correct"], rows),
     }
+
+
+def decisions(subject: Subject) -> dict[str, Any] | None:
+    """Sets of classes and accepted images, if there is a calibration of decisions."""
+    a = subject.analysis
+    if a.decisions is None:
+        return None
+    told = a.decisions.summary(a.labels, a.predicted)
+    sizes = a.decisions.sets.sum(axis=1)
+    groups, by_class = {"images": sizes}, {}
+    if a.labels is not None:
+        covered = a.decisions.sets[np.arange(a.images), a.labels]
+        groups = {"class in the set": sizes[covered], "class not in it": sizes[~covered]}
+        named = zip(subject.names, told["class_coverage"], strict=True)
+        by_class = {name: one for name, one in named if one["images"]}
+    counted = "; ".join(f"{k}: {n:,}" for k, n in enumerate(told["set_sizes"]) if n)
+    label = f"Images by the number of classes in their set: {counted}"
+    rows = [
+        [name, f"{one['images']:,}", percent(one["coverage"]), _range(one["interval"])]
+        for name, one in by_class.items()
+    ]
+    lowest = sorted(by_class, key=lambda name: by_class[name]["coverage"])[:MOST_CLASSES]
+    shown = {
+        name: (one["coverage"], *one["interval"])
+        for name, one in by_class.items()
+        if name in lowest
+    }
+    chart = None
+    if shown:
+        height = 70 + 22 * len(shown)
+        drawn = Chart(plots.plot_class_coverage, shown, told["level"], height=height)
+        what = f"Coverage of each class; {percent(told['level'])} was asked for."
+        chart = drawn.markup("class-coverage", what)
+    ends = ("coverage_interval", "accepted_error_interval")
+    return {
+        **told,
+        **{key: _range(told[key]) if told[key] else None for key in ends},
+        "empty": told["set_sizes"][0],
+        "is_cut": len(by_class) > MOST_CLASSES,
+        "chart": Chart(plots.plot_set_sizes, groups).markup("set-sizes", label),
+        "class_chart": chart,
+        "numbers": table("Classes", ["class", "images", "coverage", "95% interval"], rows),
+    }
+
+
+def _range(ends: Sequence[float]) -> str:
+    return f"{percent(ends[0])} to {percent(ends[1])}"
 
 
 def uncertainty(subject: Subject) -> list[dict[str, Any]]:

@@ -1,13 +1,14 @@
 """From draws to predictions, credible intervals and measures of how far to trust them.
 
-`analyze` reads a few images at a time, so a draws file may be larger than memory. It keeps a few
-numbers for each image and class.
+`analyze` reads a few images at a time, so a draws file, or the parts of one, may be larger than
+memory. It keeps a few numbers for each image and class.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from bayescaffe.common.files import scratch_file
 from bayescaffe.common.packages import import_optional
 from bayescaffe.common.progress import ProgressBar
 from bayescaffe.stats import intervals, metrics
-from bayescaffe.stats.draws import Draws, load_draws
+from bayescaffe.stats.decisions import DecisionRule, Decisions, as_decision_rule
+from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.merging import open_draws
 
 SUM_TOLERANCE = 1e-3
 """How far the probabilities of an image may be from a sum of 1."""
@@ -89,6 +92,8 @@ class Analysis:
     """Out-of-distribution images: images, certain (images), mean entropy, aleatoric and epistemic.
     `scores` tells how well entropy, epistemic and confidence each separate the two sets: auroc and
     fpr95. None without out-of-distribution draws."""
+    decisions: Decisions | None = None
+    """What a calibration of decisions says to the images; None without one."""
 
     def __repr__(self) -> str:
         """A few lines for a terminal or a notebook, without arrays."""
@@ -141,6 +146,7 @@ class Analysis:
             "risk_at_coverage": risks,
             "reliability": self.reliability,
             "ood": self.ood,
+            "decisions": self.decisions and self.decisions.summary(self.labels, self.predicted),
         }
 
     def write_csv(self, path: str | os.PathLike) -> None:
@@ -177,6 +183,15 @@ class Analysis:
             "epistemic": self.epistemic,
             **({} if self.between_models is None else {"between_models": self.between_models}),
             **({} if self.draw_counts is None else {"draws": self.draw_counts}),
+            **({} if self.decisions is None else self._decided(self.decisions)),
+        }
+
+    def _decided(self, decisions: Decisions) -> dict[str, np.ndarray | list]:
+        names = np.array(self._named(np.arange(self.classes)), object)
+        sets = [" ".join(map(str, names[row])) for row in decisions.sets]
+        return {
+            "set": sets,
+            **({} if decisions.accepted is None else {"accepted": decisions.accepted}),
         }
 
     def _named(self, classes: np.ndarray) -> list:
@@ -185,22 +200,26 @@ class Analysis:
 
 
 def analyze(
-    draws: Draws | str | os.PathLike,
+    draws: Draws | str | os.PathLike | Sequence[str | os.PathLike],
     level: float = 0.95,
     interval: str = "equal-tailed",
-    ood: Draws | str | os.PathLike | None = None,
+    ood: Draws | str | os.PathLike | Sequence[str | os.PathLike] | None = None,
     bins: int = 15,
+    calibration: DecisionRule | str | os.PathLike | None = None,
     progress: bool = True,
 ) -> Analysis:
     """Compute predictions, credible intervals and metrics from draws.
 
     Args:
-        draws: `Draws`, or the path of a draws file. For arrays of your own, pass
-            `Draws(probabilities, labels)`.
+        draws: `Draws`, or the path of a draws file. Several paths, or a folder of draws files,
+            are parts of one: the figures are those of the file that `merge` would write. For
+            arrays of your own, pass `Draws(probabilities, labels)`.
         level: level of the credible intervals, between 0 and 1.
         interval: "equal-tailed" or "hdi" (highest density).
         ood: draws of the same net for out-of-distribution images, which should be less certain.
         bins: number of bins of the reliability diagram and of both calibration errors.
+        calibration: a `DecisionRule` of `calibrate_decisions`, or its file; for draws of the same
+            net, seed and number, of other images.
         progress: show a progress bar on a terminal or in a notebook if this takes long.
     """
     draws = _opened(draws)
@@ -221,6 +240,10 @@ def analyze(
                 "both must be draws of the same net"
             )
 
+    rule = calibration
+    if calibration is not None:
+        rule, called = as_decision_rule(calibration)
+        rule.check_draws(draws, called)
     few = intervals.too_few_draws(count, level)
     warnings = [few] if few else []
     if count > 1 and not draws.meta.get("is_random", True):
@@ -245,6 +268,7 @@ def analyze(
         class_names=_names(draws, "class_names", classes, name),
         is_analytic=draws.is_analytic,
         draw_counts=draws.draw_counts if draws.is_adaptive else None,
+        decisions=None if rule is None else rule.decide(draws, found["predicted"]),
         **found,
         **judged,
     )
@@ -258,8 +282,8 @@ def _texts(values: np.ndarray | list) -> list:
     return values.astype(int).tolist() if kind == "b" else list(values)
 
 
-def _opened(draws: Draws | str | os.PathLike) -> Draws:
-    return draws if isinstance(draws, Draws) else load_draws(draws)
+def _opened(draws: Draws | str | os.PathLike | Sequence[str | os.PathLike]) -> Draws:
+    return draws if isinstance(draws, Draws) else open_draws(draws)
 
 
 def _name(draws: Draws, default: str) -> str:

@@ -56,7 +56,8 @@ class Block:
     """The indices of the images, increasing."""
     probabilities: np.ndarray
     """float32, draws x images x classes."""
-    _stored: StoredArray | None = field(default=None, repr=False, compare=False)
+    stored: StoredArray | None = field(default=None, repr=False, compare=False)
+    """Where the probabilities are read from, if they are not in memory."""
 
     @property
     def end(self) -> int:
@@ -66,10 +67,14 @@ class Block:
     def of_images(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Which of the images from `start` to before `stop` are in it, and their probabilities."""
         begin, end = np.searchsorted(self.images, (start, stop)).tolist()
-        is_stored = self._stored is not None and self._stored.array is self.probabilities
+        return self.images[begin:end], self.columns(begin, end)
+
+    def columns(self, begin: int, end: int) -> np.ndarray:
+        """The probabilities of its images from the one at `begin` to before that at `end`."""
+        is_stored = self.stored is not None and self.stored.array is self.probabilities
         if is_stored and end > begin:
-            return self.images[begin:end], self._stored.columns(begin, end)
-        return self.images[begin:end], np.asarray(self.probabilities[:, begin:end])
+            return self.stored.columns(begin, end)
+        return np.asarray(self.probabilities[:, begin:end])
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ class Draws:
     meta: dict = field(default_factory=dict)
     """Where they come from: seed, net and weights (paths as given), net_sha256, weights_sha256,
     data (absolute path), data_sha256, passes (the number of draws), version, created (UTC),
-    class_names, names (of image files); path, if loaded from a file.
+    class_names, names (of image files); path, if loaded from a file. `antithetic` is there and true
+    if the draws are pairs of mirror images.
 
     Of several models, `models` has these four of each, and `model_of_draw` has the index of the
     model of each draw: draw k of the file is draw k of that model.
@@ -131,7 +137,7 @@ class Draws:
         """The number of draws of an image that has all of them."""
         if self.is_adaptive and isinstance(self.meta.get("passes"), int):
             return self.meta["passes"]
-        return self._blocks[-1].end
+        return self.blocks[-1].end
 
     @property
     def draw_range(self) -> range:
@@ -187,7 +193,8 @@ class Draws:
         return counts
 
     @functools.cached_property
-    def _blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[Block, ...]:
+        """The draws that all images have, and `later`."""
         images = np.arange(np.shape(self.probabilities)[1])
         return (Block(0, images, self.probabilities, self._stored), *self.later)
 
@@ -197,7 +204,7 @@ class Draws:
 
         From a large file, they are read as it is now. If it was truncated, that is an error.
         """
-        found = [(block, *block.of_images(start, stop)) for block in self._blocks]
+        found = [(block, *block.of_images(start, stop)) for block in self.blocks]
         if not self.later:
             return found[0][2]
         shape = (found[-1][0].end, stop - start, self.probabilities.shape[2])
@@ -215,7 +222,7 @@ class Draws:
         probabilities, draws x images x classes. Images of a part have equally many draws."""
         _, images, classes = self.probabilities.shape
         counts = self.draw_counts
-        step = max(1, PART_NUMBERS // (self._blocks[-1].end * classes))
+        step = max(1, PART_NUMBERS // (self.blocks[-1].end * classes))
         for start in range(0, images, step):
             stop = min(start + step, images)
             whole, of_part = self.of_images(start, stop), counts[start:stop]
@@ -339,11 +346,17 @@ def load_outline(path: str | os.PathLike) -> Draws:
 
 def _load(path: str | os.PathLike, is_outline: bool = False, is_mapped: bool = False) -> Draws:
     with NpzFile(path, is_mapped) as file:
-        stored = None if is_outline else file.stored("probabilities")
-        probabilities = file.outline("probabilities") if is_outline else stored.array
+
+        def read(name: str) -> tuple[np.ndarray, StoredArray | None]:
+            if is_outline:
+                return file.outline(name), None
+            stored = file.stored(name)
+            return stored.array, stored
+
+        probabilities, stored = read("probabilities")
         labels = file.array("labels") if "labels" in file else None
         counts = file.array("draw_counts") if "draw_counts" in file else None
-        more = {int(k[1]): file.stored(k[0]) for k in map(LATER.fullmatch, file) if k}
+        more = {int(k[1]): read(k[0]) for k in map(LATER.fullmatch, file) if k}
         text = file.array("meta")
     try:
         meta = parse_json(str(text))
@@ -381,7 +394,7 @@ def _load(path: str | os.PathLike, is_outline: bool = False, is_mapped: bool = F
 def _later(
     probabilities: np.ndarray,
     counts: np.ndarray | None,
-    more: dict[int, StoredArray],
+    more: dict[int, tuple[np.ndarray, StoredArray | None]],
     path: str | os.PathLike,
 ) -> tuple[Block, ...]:
     """The further draws of some images, from the members by their first draw."""
@@ -394,8 +407,8 @@ def _later(
             f"expected one whole number for each of {images} images"
         )
     ends, blocks = [draws], []
-    for first, stored in sorted(more.items()):
-        array, rows = stored.array, np.flatnonzero(counts > first)
+    for first, (array, stored) in sorted(more.items()):
+        rows = np.flatnonzero(counts > first)
         shape = (len(rows), classes)
         if array.dtype != np.float32 or array.shape[1:] != shape or not len(array):
             raise BayesCaffeError(
@@ -478,8 +491,6 @@ def _check_part(draws: Draws, path: str | os.PathLike) -> None:
             f"{path}: not a draws file, 'part' in its meta is {part!r:.100}, expected an object "
             f"with the numbers {', '.join(names)}"
         )
-    if draws.is_adaptive:
-        raise BayesCaffeError(f"{path}: not a draws file, has both 'part' and 'stopping_rule'")
     for indices, name, count in (
         (draws.draw_range, "passes", passes),
         (draws.image_range, "all_images", part["all_images"]),

@@ -5,7 +5,7 @@ bayescaffe.merge(["first.npz", "second.npz"], "all.npz")
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -13,7 +13,15 @@ import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument, span
 from bayescaffe.common.progress import ProgressBar
-from bayescaffe.stats.draws import Draws, load_draws, load_mapped, load_outline, write_draws
+from bayescaffe.stats.draws import (
+    PART_NUMBERS,
+    Block,
+    Draws,
+    load_draws,
+    load_mapped,
+    load_outline,
+    write_draws,
+)
 
 PATHS = ("net", "weights", "data")
 """What may differ in its name and be the same: its hash is compared."""
@@ -30,6 +38,7 @@ class _Part:
     path: Path
     images: range
     draws: range
+    outline: Draws = field(compare=False, repr=False)
 
 
 def merge(
@@ -48,23 +57,142 @@ def merge(
             result stays in memory.
         progress: show a progress bar on a terminal or in a notebook if this takes long.
     """
-    if not paths:
-        raise BayesCaffeError(f"{argument('paths')}: at least one draws file is needed")
     if out is not None and Path(out).resolve() in {Path(path).resolve() for path in paths}:
         raise BayesCaffeError(f"{argument('out', str(out))}: is one of the parts")
-    parts, shape = _outlines([Path(path) for path in paths])
-    _check_cover(parts, *shape[:2])
+    whole = open_parts(paths)
+    first = whole.blocks[0]
 
     def fill(probabilities: np.ndarray) -> Draws:
-        with ProgressBar(
-            probabilities[..., 0].size, "merging", show=progress, scale=True, delay=1
-        ) as bar:
-            return _joined(parts, probabilities, bar)
+        draws, images, classes = probabilities.shape
+        step = max(1, PART_NUMBERS // (draws * classes))
+        with ProgressBar(images, "merging", show=progress, scale=True, delay=1) as bar:
+            for start in range(0, images, step):
+                stop = min(start + step, images)
+                probabilities[:, start:stop] = first.columns(start, stop)
+                bar.advance(stop - start)
+        later = tuple(
+            Block(block.first, block.images, block.columns(0, len(block.images)))
+            for block in whole.later
+        )
+        meta = {name: value for name, value in whole.meta.items() if name != "path"}
+        return Draws(probabilities, whole.labels, meta, later)
 
+    shape = first.probabilities.shape
     if out is None:
         return fill(np.empty(shape, np.float32))
     write_draws(out, shape, fill)
     return load_draws(out)
+
+
+def open_draws(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> Draws:
+    """A draws file as `load_draws` opens it; of several, or of a folder, the whole that they are
+    parts of, as `open_parts` opens it."""
+    if isinstance(paths, (str, os.PathLike)):
+        if not Path(paths).is_dir():
+            return load_draws(paths)
+        folder, paths = paths, sorted(Path(paths).glob("*.npz"))
+        if not paths:
+            raise BayesCaffeError(f"{folder}: a folder without draws files (*.npz)")
+    return load_draws(paths[0]) if len(paths) == 1 else open_parts(paths)
+
+
+def open_parts(paths: Sequence[str | os.PathLike]) -> Draws:
+    """What `merge` would write, left in the files of the parts.
+
+    `of_images` and `parts` read it, as they read a file that is larger than memory. Zeros that take
+    no memory stand for `probabilities`.
+    """
+    if not paths:
+        raise BayesCaffeError(f"{argument('paths')}: at least one draws file is needed")
+    parts, (passes, images, classes) = _outlines([Path(path) for path in paths])
+    _check_cover(parts, passes, images)
+    labels, meta = _told(parts, passes, images)
+    files = _Files()
+    if not parts[0].outline.is_adaptive:
+        pieces = [_Piece(part, 0, part.images, part.draws) for part in parts]
+        stored = _Joined(files, pieces, (passes, images, classes))
+        return Draws(stored.array, labels, meta, (), stored)
+    # Each part has all draws of some images. A stage has them in the order of the parts.
+    first, *later = [
+        _stage(files, parts, number)
+        for number in sorted({block.first for part in parts for block in part.outline.blocks})
+    ]
+    return Draws(first.probabilities, labels, meta, tuple(later), first.stored)
+
+
+def _stage(files: "_Files", parts: "Sequence[_Part]", first: int) -> Block:
+    """The draws from `first` on of the images that have them, in all parts."""
+    pieces, images, count = [], [], 0
+    for part in parts:
+        for block in part.outline.blocks:
+            if block.first == first:
+                place = range(count, count + len(block.images))
+                draws = range(len(block.probabilities))
+                pieces.append(_Piece(part, first, place, draws))
+                images.append(part.images.start + block.images)
+                count = place.stop
+    if len({piece.draws for piece in pieces}) > 1:
+        one, two = (
+            next(p for p in pieces if (p.draws == pieces[0].draws) == same).part.path
+            for same in (True, False)
+        )
+        raise BayesCaffeError(f"{two}: has other stages of draws than {one}")
+    shape = (len(pieces[0].draws), count, parts[0].outline.probabilities.shape[2])
+    stored = _Joined(files, pieces, shape)
+    return Block(first, np.concatenate(images), stored.array, stored)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Where an array of the whole has a block of a part."""
+
+    part: "_Part"
+    first: int
+    """The first draw of the block."""
+    columns: range
+    draws: range
+
+
+class _Joined:
+    """An array, draws x images x classes, that several files have a piece of each."""
+
+    def __init__(
+        self, files: "_Files", pieces: Sequence[_Piece], shape: tuple[int, int, int]
+    ) -> None:
+        self._files, self._pieces = files, pieces
+        self.array = np.broadcast_to(np.zeros((), np.float32), shape)
+
+    def columns(self, start: int, stop: int) -> np.ndarray:
+        """Some images, read from the files as they are now."""
+        draws, _, classes = self.array.shape
+        found = np.empty((draws, stop - start, classes), np.float32)
+        for piece in self._pieces:
+            begin, end = max(start, piece.columns.start), min(stop, piece.columns.stop)
+            if begin < end:
+                block = self._files.block(piece)
+                place = found[piece.draws.start : piece.draws.stop]
+                offset = piece.columns.start
+                place[:, begin - start : end - start] = block.columns(begin - offset, end - offset)
+        return found
+
+
+class _Files:
+    """Parts that are open. Those with other images are closed when one is opened: there may be
+    more of them than a process may open."""
+
+    def __init__(self) -> None:
+        self._open: dict[_Part, Draws] = {}
+
+    def block(self, piece: _Piece) -> Block:
+        part = piece.part
+        if part not in self._open:
+            for other in [one for one in self._open if one.images.stop <= part.images.start]:
+                del self._open[other]
+            draws = load_mapped(part.path)
+            if (draws.image_range, draws.draw_range) != (part.images, part.draws):
+                raise BayesCaffeError(f"{part.path}: has changed while it was read")
+            self._open[part] = draws
+        return next(one for one in self._open[part].blocks if one.first == piece.first)
 
 
 def _outlines(paths: Sequence[Path]) -> tuple[list[_Part], tuple[int, int, int]]:
@@ -73,12 +201,10 @@ def _outlines(paths: Sequence[Path]) -> tuple[list[_Part], tuple[int, int, int]]
     first: Draws | None = None
     for path in paths:
         found = load_outline(path)
-        if found.is_adaptive:
-            raise BayesCaffeError(f"{path}: is of adaptive sampling, which has no parts")
         first = first or found
         _check_same(first, found)
         passes = max(passes, found.whole[0])
-        parts.append(_Part(path, found.image_range, found.draw_range))
+        parts.append(_Part(path, found.image_range, found.draw_range, found))
     parts.sort(key=lambda part: (part.draws.start, part.images.start))
     return parts, (passes, first.whole[1], first.probabilities.shape[2])
 
@@ -194,35 +320,29 @@ class _Values:
         return None if None in self._values else self._values
 
 
-def _joined(parts: Sequence[_Part], probabilities: np.ndarray, bar: ProgressBar) -> Draws:
-    """Copy parts into draws x images x classes, a few images at a time."""
-    passes, images, _ = probabilities.shape
+def _told(
+    parts: Sequence[_Part], passes: int, images: int
+) -> tuple[np.ndarray | None, dict[str, object]]:
+    """Labels and meta of the whole."""
     labels, names = _Values("labels", images), _Values("names", images)
     model_of_draw = _Values("model_of_draw", passes)
-    meta: dict = {}
     created, seconds = [], 0.0
     for part in parts:
-        draws = load_mapped(part.path)
-        if (draws.image_range, draws.draw_range) != (part.images, part.draws):
-            raise BayesCaffeError(f"{part.path}: has changed while it was read")
-        place = probabilities[part.draws.start : part.draws.stop, part.images.start :]
-        for rows, chunk in draws.parts():
-            place[:, rows[0] : rows[-1] + 1] = chunk
-            bar.advance(chunk[..., 0].size)
+        draws = part.outline
         labels.add(part.images, None if draws.labels is None else draws.labels.tolist(), part.path)
         names.add(part.images, draws.meta.get("names"), part.path)
         model_of_draw.add(part.draws, draws.meta.get("model_of_draw"), part.path)
-        meta = meta or draws.meta
         created.append(draws.meta.get("created") or "")
         seconds += draws.meta.get("seconds") or 0
     whole = {
+        "path": f"{parts[0].path} and {len(parts) - 1} more",
         "passes": passes,
         "names": names.all(),
         "model_of_draw": model_of_draw.all(),
         "created": max(created) or None,
         "seconds": seconds,
     }
-    meta = {key: value for key, value in meta.items() if key not in ("path", "part")}
+    meta = {key: value for key, value in parts[0].outline.meta.items() if key != "part"}
     meta |= {key: value for key, value in whole.items() if key in meta}
     known = labels.all()
-    return Draws(probabilities, None if known is None else np.array(known, np.int64), meta)
+    return None if known is None else np.array(known, np.int64), meta

@@ -15,31 +15,26 @@ promised rests on the threshold, and on no assumption about the draws:
 
 Full draws of n held-out images tell for every threshold how many images would be settled with
 another answer than that of all draws. Is d of n so few that their share in the population is at
-most `error`? An exact binomial test decides, from the strictest threshold on, and the last one that
-passes is taken. As the tests have a fixed order and end with the first failure, each may use the
-whole of 1 - confidence (fixed-sequence testing; "Learn then Test" by Angelopoulos and others,
-2021).
+most `error`? An exact binomial test decides, from the strictest threshold on, and the last one
+before the first failure is taken; `exact` tells why.
 
 So with 95 % confidence in the choice of the held-out images, at most `error` of all images like
 them get another class or another verdict than all draws would give. It is a share of all images,
 not only of the settled ones, and it is for the draws of one seed of one net.
 """
 
-import json
 import math
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from bayescaffe.common.errors import BayesCaffeError, argument
-from bayescaffe.common.files import scratch_file
-from bayescaffe.common.reading import parse_json, read_text
-from bayescaffe.stats import intervals, metrics
-from bayescaffe.stats.draws import Draws, load_draws
+from bayescaffe.stats import exact, intervals, metrics, rule_files
+from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.merging import open_draws
+from bayescaffe.stats.rule_files import RuleFile
 
 FIRST_STAGE = 4
 """Draws before the first decision; each stage doubles them."""
@@ -81,6 +76,7 @@ class StoppingRule:
     weights_sha256: tuple[str | None, ...]
     """Of the caffemodels that they were drawn from."""
     mc_dropout: bool
+    antithetic: bool
 
     def settles(self, probabilities: np.ndarray) -> np.ndarray:
         """Whether images are settled, by their first draws: draws x images x classes, with as many
@@ -89,56 +85,26 @@ class StoppingRule:
 
     def as_dict(self) -> dict:
         """All fields, as JSON has them."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return rule_files.as_json(asdict(self))
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the rule to a JSON file."""
-        said = {"stopping_rule": self.as_dict(), "sha256": _digest(self.as_dict())}
-        with scratch_file(Path(path)) as scratch:
-            scratch.write_text(json.dumps(said, indent=2) + "\n")
+        _FILE.save(path, self.as_dict())
 
     @staticmethod
     def load(path: str | os.PathLike) -> "StoppingRule":
         """Read a file of `save`. A file that was changed is an error."""
-        try:
-            said = parse_json(read_text(path))
-        except ValueError as error:
-            raise BayesCaffeError(
-                f"{path}: not a stopping rule, it is not JSON: {error}"
-            ) from error
-        known = said.get("stopping_rule") if isinstance(said, dict) else None
-        if not isinstance(known, dict):
-            raise BayesCaffeError(
-                f"{path}: not a stopping rule; `bayescaffe analyze --stopping-rule` writes them"
-            )
-        names = {field.name for field in fields(StoppingRule)}
-        if known.keys() != names:
-            raise BayesCaffeError(
-                f"{path}: not a stopping rule of this version: it has the fields "
-                f"{', '.join(known)}, expected {', '.join(sorted(names))}"
-            )
-        if _digest(known) != said.get("sha256"):
-            raise BayesCaffeError(
-                f"{path}: was changed, its numbers do not have its sha256; the bound would not hold"
-            )
-        for key, (is_valid, expected) in _EXPECTED.items():
-            if not is_valid(known[key]):
-                raise BayesCaffeError(
-                    f"{path}: not a stopping rule, {key!r} is {known[key]!r:.100}, expected "
-                    f"{expected}"
-                )
-        lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
-        rule = StoppingRule(**{**known, **lists})
+        rule = StoppingRule(**_FILE.load(path))
         counts = [1, *rule.stages, rule.passes]
         if counts != sorted(set(counts)):
             raise BayesCaffeError(
-                f"{path}: not a stopping rule: stages {known['stages']} for {rule.passes} draws"
+                f"{path}: not a stopping rule: stages {list(rule.stages)} for {rule.passes} draws"
             )
         return rule
 
 
 def stopping_rule(
-    draws: Draws | str | os.PathLike,
+    draws: Draws | str | os.PathLike | Sequence[str | os.PathLike],
     error: float = DEFAULT_ERROR,
     level: float = 0.95,
     interval: str = "equal-tailed",
@@ -146,14 +112,13 @@ def stopping_rule(
     """Calibrate a stopping rule with full draws of images that the net was not trained with.
 
     Args:
-        draws: `Draws`, or the path of a draws file; all draws of each image.
+        draws: `Draws`, or the path of a draws file, or several of parts, as in `analyze`; all draws
+            of each image.
         error: the largest share of images that may get another class or another verdict, certain
             or not, than all draws would give.
         level, interval: of the credible intervals, as in `analyze`.
     """
-    from scipy.special import bdtr  # importing it takes longer than a prediction
-
-    draws = draws if isinstance(draws, Draws) else load_draws(draws)
+    draws = draws if isinstance(draws, Draws) else open_draws(draws)
     name = str(draws.meta.get("path", "draws"))
     passes, images = draws.probabilities.shape[:2]
     _check(draws, name, error)
@@ -161,19 +126,20 @@ def stopping_rule(
     while 2 * stages[-1] < passes:
         stages.append(2 * stages[-1])
     clear, same = _against_all(draws, stages, level, interval)
-    chosen = None
-    for threshold in THRESHOLDS:
-        settles = clear >= threshold
-        stage, is_settled = settles.argmax(axis=0), settles.any(axis=0)
-        wrong = int((is_settled & ~same[stage, np.arange(images)]).sum())
-        if bdtr(wrong, images, error) > 1 - CONFIDENCE:
-            break
-        counts = np.where(is_settled, np.array(stages)[stage], passes)
-        chosen = (threshold, wrong, float(is_settled.mean()), float(counts.mean()))
+
+    def tests() -> Iterator[tuple[tuple[float, int, float, float], int, int]]:
+        for threshold in THRESHOLDS:
+            settles = clear >= threshold
+            stage, is_settled = settles.argmax(axis=0), settles.any(axis=0)
+            wrong = int((is_settled & ~same[stage, np.arange(images)]).sum())
+            counts = np.where(is_settled, np.array(stages)[stage], passes)
+            yield (threshold, wrong, float(is_settled.mean()), float(counts.mean())), wrong, images
+
+    chosen, failed = exact.last_shown(tests(), error, CONFIDENCE)
     if chosen is None:
         raise BayesCaffeError(
             f"{name}: no stopping rule is within {argument('error', error)}: the strictest settles "
-            f"{wrong} of {images:,} images with another answer"
+            f"{failed[0]} of {images:,} images with another answer"
         )
     threshold, wrong, settled, mean_draws = chosen
     return StoppingRule(
@@ -191,6 +157,7 @@ def stopping_rule(
         seed=draws.meta.get("seed"),
         weights_sha256=tuple(model["weights_sha256"] for model in draws.models),
         mc_dropout=bool(draws.meta.get("mc_dropout", False)),
+        antithetic=bool(draws.meta.get("antithetic", False)),
     )
 
 
@@ -220,7 +187,7 @@ def clearness(probabilities: np.ndarray) -> np.ndarray:
 
 def images_needed(error: float) -> int:
     """The fewest images that can show an error of at most this, if no answer differs."""
-    return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-error))
+    return exact.sample_needed(error, CONFIDENCE)
 
 
 def _check(draws: Draws, name: str, error: float) -> None:
@@ -273,35 +240,18 @@ def _against_all(
     return clear, same
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _is_share(value: object) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _each(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and bool(value) and all(map(is_valid, value))
-
-
-_COUNT, _SHARE = (_is_count, "a whole number"), (_is_share, "a number from 0 to 1")
-_EXPECTED = {
-    **dict.fromkeys(("passes", "images", "disagreements"), _COUNT),
-    **dict.fromkeys(("level", "error", "confidence", "settled"), _SHARE),
-    **dict.fromkeys(("threshold", "mean_draws"), (_is_number, "a number")),
-    "seed": (lambda value: value is None or _is_count(value), "a whole number or null"),
-    "stages": (_each(_is_count), "whole numbers"),
-    "weights_sha256": (_each(lambda x: x is None or isinstance(x, str)), "texts"),
-    "interval": (lambda value: value in (*intervals.KINDS,), "a kind of interval"),
-    "mc_dropout": (lambda value: isinstance(value, bool), "true or false"),
-}
-
-
-def _digest(said: dict) -> str:
-    """Of what a file tells, so that a changed number is noticed."""
-    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+_FILE = RuleFile(
+    key="stopping_rule",
+    name="a stopping rule",
+    command="bayescaffe analyze --stopping-rule",
+    expected={
+        **dict.fromkeys(("passes", "images", "disagreements"), rule_files.COUNT),
+        **dict.fromkeys(("level", "error", "confidence", "settled"), rule_files.SHARE),
+        **dict.fromkeys(("threshold", "mean_draws"), rule_files.NUMBER),
+        "seed": rule_files.or_null(rule_files.COUNT),
+        "stages": rule_files.each(rule_files.COUNT, "whole numbers"),
+        "weights_sha256": rule_files.HASHES,
+        "interval": rule_files.one_of((*intervals.KINDS,), "a kind of interval"),
+        **dict.fromkeys(("mc_dropout", "antithetic"), rule_files.FLAG),
+    },
+)

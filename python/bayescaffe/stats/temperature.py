@@ -108,19 +108,19 @@ def best_temperature(draws: Draws) -> float:
 
 def _losses(draws: Draws, log_temperature: float) -> np.ndarray:
     """The NLL of each image."""
-    mean = _mean(draws, math.exp(log_temperature))
+    mean = tempered_mean(draws, math.exp(log_temperature))
     return -_logs(np.take_along_axis(mean, draws.labels[:, np.newaxis], axis=1)[:, 0])
 
 
 def _scores(draws: Draws, temperature: float) -> tuple[float, float]:
     """NLL and ECE of the mean of tempered draws."""
-    mean = _mean(draws, temperature)
+    mean = tempered_mean(draws, temperature)
     correct = mean.argmax(axis=1) == draws.labels
     bins = metrics.reliability(mean.max(axis=1), correct, metrics.equal_width(BINS))
     return metrics.nll(mean, draws.labels), metrics.calibration_error(bins)
 
 
-def _mean(draws: Draws, temperature: float) -> np.ndarray:
+def tempered_mean(draws: Draws, temperature: float) -> np.ndarray:
     """The mean of tempered draws, images x classes; a few images at a time are in memory."""
     mean = np.empty(draws.probabilities.shape[1:])
     for rows, part in draws.parts():

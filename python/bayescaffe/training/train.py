@@ -167,11 +167,6 @@ def _train_once(
         raise BayesCaffeError(
             f"{argument('cpu', True)} and {argument('gpu', gpu)} exclude each other; choose one"
         )
-    if ranks and gpu is not None:
-        raise BayesCaffeError(
-            f"{argument('ranks', ranks.count)} and {argument('gpu', gpu)} exclude each other: "
-            "several ranks train on the CPU"
-        )
     if ranks:
         find_mpirun()  # before the log of an earlier training is put aside
     if weights is not None and not Path(weights).is_file():

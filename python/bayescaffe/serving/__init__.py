@@ -1,0 +1,1 @@
+"""A service that answers "how sure?": a net -> HTTP, and a page."""
