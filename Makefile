@@ -173,7 +173,7 @@ bench: build ## time Bayesian Caffe and other tools, and write build/bench.json
 bench-nets: build ## time AlexNet, GoogLeNet, VGG-16, ResNets and MobileNet beside PyTorch; goes on where it stopped (an estimated 1.5 hours)
 	@$(PYTHON) benchmarks/bench_nets.py $(BENCH_FLAGS)
 
-bench-scale: build ## time training on two and four ranks, one thread each, beside one rank (8 minutes)
+bench-scale: build ## time training on ranks and sampling on workers, beside one process (25 minutes)
 	@$(PYTHON) benchmarks/bench_scale.py $(BENCH_FLAGS)
 	@$(PYTHON) benchmarks/bench_workers.py
 
