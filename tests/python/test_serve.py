@@ -34,6 +34,7 @@ from bayescaffe.net.model import Model  # noqa: E402
 from bayescaffe.serving.app import _listen, read_token  # noqa: E402
 from bayescaffe.serving.metrics import Metrics  # noqa: E402
 from bayescaffe.stats.analysis import analyze  # noqa: E402
+from bayescaffe.stats.decisions import DecisionRule, calibrate_decisions  # noqa: E402
 
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 CHILDREN = "/proc/{0}/task/{0}/children"
@@ -265,6 +266,74 @@ def test_what_would_change_is_worked_by_hand():
     (one,) = decide(draws, ["x"], 0.95, "equal-tailed", rule, None)
     assert what_would_change(draws, one, "equal-tailed", rule)["accept_above"] is None
     assert what_would_change(draws, one, "equal-tailed", Rule(0.9))["level"] is None
+
+
+# ---- With a calibration
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory, reference):
+    """The net is not trained, so much of what it accepts may be wrong."""
+    path = tmp_path_factory.mktemp("calibration") / "calibration.json"
+    calibrate_decisions(reference, 0.8, error=0.95).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def calibrated(trained, calibration):
+    options = ("--passes", 60, "--calibration", calibration, "--escalate-below", 0.2)
+    with running(*trained, *options) as started:
+        yield started
+        code, error = started.end()
+        assert (code, "Traceback" in error) == (0, False), error
+
+
+def test_a_calibration_decides_as_predict_does(calibrated, calibration, trained, pixels):
+    body = json.dumps({"images": [image[0].tolist() for image in pixels], "explain": True})
+    status, _, found = calibrated.predict(body.encode(), "application/json")
+    assert status == 200
+    rule = Rule(escalate_below=0.2)
+    expected = predict(Model(*trained), pixels, 60, calibration=calibration, rule=rule)
+    decisions = DecisionRule.load(calibration)
+    for image, one in zip(found["images"], expected, strict=True):
+        assert (image["decision"], image["class_set"]) == (one.decision, list(one.class_set))
+        told = image["changes"]["calibrated"]
+        assert told["threshold"] == decisions.threshold
+        assert (told["probability"] >= told["threshold"]) == (one.decision == "accept")
+        assert image["changes"]["level"] is image["changes"]["accept_above"] is None
+    # The intervals would decide otherwise, or this shows nothing.
+    plain = predict(Model(*trained), pixels, 60, rule=rule)
+    assert [one.decision for one in plain] != [one.decision for one in expected]
+    promise = json.loads(calibrated.ask("model")[2])["calibration"]
+    assert (promise["coverage"], promise["error"], promise["confidence"]) == (0.8, 0.95, 0.95)
+
+
+@pytest.mark.parametrize("query", ["draws=50", "accept_above=0.4", "accept_above=0.4&level=0.9"])
+def test_a_request_of_its_own_is_not_calibrated(calibrated, trained, pixels, query):
+    _, _, found = calibrated.predict(png(pixels[2]), query=query + "&explain=1")
+    (image,) = found["images"]
+    assert image["class_set"] is image["set_names"] is image["changes"]["calibrated"] is None
+    options = dict(part.split("=") for part in query.split("&"))
+    (one,) = predict(
+        Model(*trained),
+        pixels[2:3],
+        int(options.get("draws", 60)),
+        level=float(options.get("level", 0.95)),
+        rule=Rule(float(options.get("accept_above", 0.5)), 0.2),
+    )
+    assert image["decision"] == one.decision
+    # The level is not the calibration's.
+    assert calibrated.predict(png(pixels[2]), query="level=0.6")[2]["images"][0]["class_set"]
+
+
+def test_a_calibration_for_other_draws_is_refused(trained, calibration, capsys):
+    for options, told in (
+        (("--passes", 50), "is for 60 draws"),
+        (("--passes", 60, "--seed", 7), "is for the draws of seed"),
+        (("--passes", 60, "--accept-above", 0.9), "does not work with --calibration"),
+    ):
+        code, error = run(capsys, *trained, "--port", 0, "--calibration", calibration, *options)
+        assert code == 1 and told in error, error
 
 
 # ---- What is wrong with a request
@@ -786,6 +855,23 @@ def test_a_picture_is_answered_on_the_page(server, open_page, pixels):
     )
     other = server.predict(png(pixels[1]))[2]["images"][0]
     page.wait_for_selector(f".row .value:has-text('{other['probabilities'][0]:.3f}')")
+
+
+def test_a_set_is_shown_on_the_page(calibrated, open_page, pixels):
+    page = open_page(calibrated)
+    content = png(pixels[0])
+    file = {"name": "a.png", "mimeType": "image/png", "buffer": content}
+    page.set_input_files("#picture", files=[file])
+    page.wait_for_selector("#set:not([hidden])")
+    expected = calibrated.predict(content)[2]["images"][0]
+    names = ", ".join(map(str, expected["class_set"]))
+    assert f"Set: {{{names}}}. Of images like the held-out ones, 80 %" in page.text_content("#set")
+    assert "The calibration accepts from" in page.text_content("#accept-says")
+    page.focus("#accept")
+    page.keyboard.press("End")
+    page.wait_for_selector("#set", state="hidden")
+    page.click("#reset")
+    page.wait_for_selector("#set:not([hidden])")
 
 
 def test_an_error_is_shown_on_the_page(server, open_page, pixels):

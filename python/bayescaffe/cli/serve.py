@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bayescaffe.cli.arguments import (
     add_adaptive_argument,
+    add_calibration_argument,
     add_interval_arguments,
     add_model_arguments,
     add_rule_arguments,
@@ -35,6 +36,7 @@ EXAMPLES = """\
 examples:
   bayescaffe serve lenet.caffemodel                       then open http://127.0.0.1:8080/
   bayescaffe serve net.prototxt net.caffemodel --port 9000 --token-file token.txt
+  bayescaffe serve lenet.caffemodel --calibration calibration.json   decisions with a guarantee
   bayescaffe serve lenet.caffemodel --reference digits.npz       and tell when the images change
   curl --data-binary @digit.png 'http://127.0.0.1:8080/predict?invert=true'
   curl -F image=@a.png -F image=@b.png http://127.0.0.1:8080/predict
@@ -70,6 +72,7 @@ def register(subparsers, common: argparse.ArgumentParser) -> None:
     )
     add_interval_arguments(parser)
     add_adaptive_argument(parser)
+    add_calibration_argument(parser)
     add_rule_arguments(parser)
     parser.add_argument(
         "--reference",
@@ -126,7 +129,7 @@ def _run(args: argparse.Namespace) -> None:
     def ready(url: str) -> None:
         print(json.dumps({"url": url}) if args.json else f"serving on {url}", flush=True)
 
-    names = ("host", "port", "passes", "level", "interval", "adaptive", "invert")
+    names = ("host", "port", "passes", "level", "interval", "adaptive", "calibration", "invert")
     limits = ("max_passes", "max_images", "max_body", "queue", "timeout")
     serve(
         args.net,

@@ -83,6 +83,7 @@ def serve(
     interval: str = "equal-tailed",
     rule: Rule | None = None,
     adaptive: str | os.PathLike | None = None,
+    calibration: str | os.PathLike | None = None,
     class_names: Sequence[str] | None = None,
     invert: bool = False,
     token_file: str | os.PathLike | None = None,
@@ -99,6 +100,8 @@ def serve(
         passes: the draws of a request that does not say it; by default 100.
         level, interval, rule, class_names, invert: as `predict` takes them.
         adaptive: a file of a stopping rule; it holds for requests with the default draws and level.
+        calibration: a file of `calibrate_decisions`; it holds for requests with the default draws
+            and no threshold of their own (and the default level, if `adaptive` is given).
         token_file: a file with the bearer token that requests must have.
         reference: a draws file of the test set, for the drift signal.
         limits: what a request may take.
@@ -120,6 +123,7 @@ def serve(
         interval=interval,
         class_names=None if class_names is None else list(class_names),
         adaptive=None if adaptive is None else os.fspath(adaptive),
+        calibration=None if calibration is None else os.fspath(calibration),
         options=dict(known_options()),
     )
     token = None if token_file is None else read_token(token_file)

@@ -46,6 +46,13 @@ def _image() -> dict[str, Any]:
         draws={"type": "integer", "description": "how many draws all of this is from"},
         probabilities={"type": "array", "items": _SHARE, "description": "of every class"},
         intervals={**rows, "description": "lower and upper end, of every class"},
+        class_set={
+            "type": ["array", "null"],
+            "items": {"type": "integer"},
+            "description": "classes that hold the true one as often as the calibration promises; "
+            "null without one, and if the request has other draws or its own accept_above",
+        },
+        set_names={"type": ["array", "null"], "items": _TEXT},
     )
     image["properties"] |= {
         "draw_probabilities": {**rows, "description": "draws x classes; with include_draws"},
@@ -54,6 +61,7 @@ def _image() -> dict[str, Any]:
                 level={"type": ["number", "null"]},
                 accept_above={"type": ["number", "null"]},
                 escalate_below=_NUMBER,
+                calibrated={"type": ["object", "null"]},
             ),
             "description": "what would change the decision; with explain",
         },

@@ -22,12 +22,14 @@ from bayescaffe.common.errors import BayesCaffeError, argument, arguments_are_op
 from bayescaffe.common.files import sha256
 from bayescaffe.data.images import open_images
 from bayescaffe.infer.explaining import what_would_change
-from bayescaffe.infer.prediction import Prediction, decide, draw
+from bayescaffe.infer.prediction import Prediction, as_decisions, decide, draw
 from bayescaffe.infer.stages import as_rule
 from bayescaffe.net.model import Model
 from bayescaffe.serving.jobs import Job
 from bayescaffe.stats import intervals
+from bayescaffe.stats.decisions import DecisionRule
 from bayescaffe.stats.draws import Draws
+from bayescaffe.stats.stopping import StoppingRule
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Setup:
     interval: str
     class_names: list[str] | None
     adaptive: str | None
+    calibration: str | None
     options: dict[str, str]
     """How errors name arguments."""
 
@@ -69,6 +72,11 @@ class Answers:
                 )
         elif model.is_random and (few := intervals.too_few_draws(default.draws, default.level)):
             log.warning("%s", few)
+        self._decisions = None
+        if setup.calibration:
+            passes = model.distinct_draws or default.draws
+            self._decisions = as_decisions(setup.calibration, model, passes, self._stopping)
+            default.rule.check_calibrated(self._decisions)
         # Draws the weights that are kept, so that the first request need not wait for it.
         self._draws(np.zeros((1, *model.image_shape), np.uint8), default)
 
@@ -84,7 +92,15 @@ class Answers:
             "random": model.is_random,
             "weights_sha256": sha256(model.weights),
             "adaptive": self._stopping is not None,
+            "calibration": self._promise(),
         }
+
+    def _promise(self) -> dict[str, Any] | None:
+        """What the calibration keeps."""
+        if self._decisions is None:
+            return None
+        names = ("method", "coverage", "error", "confidence", "threshold")
+        return {name: getattr(self._decisions, name) for name in names}
 
     def answer(self, jobs: list[Job]) -> list[dict[str, Any]]:
         """For each job, of one key, {"images": [...]} or {"error": ...}."""
@@ -103,11 +119,11 @@ class Answers:
         if not names:
             return found
         job = jobs[0]
-        draws = self._draws(np.stack(pixels), job)
-        decided = decide(draws, names, job.level, self._setup.interval, job.rule, self._names)
+        draws, decisions = self._draws(np.stack(pixels), job), self._decisions_for(job)
+        interval = self._setup.interval
+        decided = decide(draws, names, job.level, interval, job.rule, self._names, decisions)
         for row, (number, one) in enumerate(zip(owners, decided, strict=True)):
             told = asdict(one) | {"aleatoric": one.entropy - one.epistemic}
-            del told["class_set"], told["set_names"]  # no calibration makes them
             found[number]["images"].append(told | self._more(draws, row, one, jobs[number]))
         return found
 
@@ -130,10 +146,20 @@ class Answers:
         return pixels
 
     def _draws(self, pixels: np.ndarray, job: Job) -> Draws:
-        stopping = self._stopping
-        if stopping and (job.draws, job.level) != (stopping.passes, stopping.level):
-            stopping = None
-        return draw(self._model, pixels, self._model.distinct_draws or job.draws, stopping)
+        passes = self._model.distinct_draws or job.draws
+        return draw(self._model, pixels, passes, self._stopping_for(job))
+
+    def _stopping_for(self, job: Job) -> StoppingRule | None:
+        """The stopping rule, if it is for the draws and the level of a job."""
+        rule = self._stopping
+        return rule if rule and (job.draws, job.level) == (rule.passes, rule.level) else None
+
+    def _decisions_for(self, job: Job) -> DecisionRule | None:
+        """The calibration, unless the job has other draws or a threshold of its own."""
+        default = self._setup.default
+        is_same = (job.draws, job.rule.accept_above) == (default.draws, default.rule.accept_above)
+        is_same = is_same and self._stopping_for(job) is self._stopping
+        return self._decisions if is_same else None
 
     def _more(self, draws: Draws, row: int, prediction: Prediction, job: Job) -> dict[str, Any]:
         """What only some jobs ask for: the draws of an image, and what would change its answer."""
@@ -145,7 +171,9 @@ class Answers:
             more["draw_probabilities"] = np.round(own.astype(float), 5).tolist()
         if job.explain:
             alone = Draws(own[:, np.newaxis])
-            more["changes"] = what_would_change(alone, prediction, self._setup.interval, job.rule)
+            more["changes"] = what_would_change(
+                *(alone, prediction, self._setup.interval, job.rule), self._decisions_for(job)
+            )
         return more
 
 

@@ -130,6 +130,10 @@ function render(found) {
   $("why").textContent = {
     accept: "the draws agree", repeat: "one class leads, but the draws differ", escalate: "no class stands out: ask a person",
   }[one.decision];
+  if (one.changes.calibrated && one.decision !== "escalate") {
+    $("why").textContent = one.decision === "accept" ? "by the calibration" : "the calibration does not accept it";
+  }
+  renderSet(one);
   renderBars(one);
   $("legend").textContent = `Bar: mean of ${one.draws} draws. Line: ${percent(found.level)} interval. Dots: the draws.`;
   const scale = Math.log(model.classes);
@@ -138,6 +142,15 @@ function render(found) {
   $("entropy").textContent = `${one.entropy.toFixed(3)} nats: the draws disagree on ${one.epistemic.toFixed(3)}, ` +
     `each is unsure of ${one.aleatoric.toFixed(3)}. The full width is ${scale.toFixed(2)}, a mere guess.`;
   renderChanges(one);
+}
+
+function renderSet(one) {
+  $("set").hidden = one.class_set === null;
+  if (one.class_set === null) return;
+  const {coverage, error, confidence} = model.calibration;
+  $("set").textContent = `Set: {${one.class_set.map(nameOf).join(", ")}}. Of images like the held-out ones, ` +
+    `${percent(coverage)} or more have their class in it.` + (error === null ? ""
+      : ` At most ${percent(error)} of what is accepted is wrong, with ${percent(confidence)} confidence.`);
 }
 
 function renderBars(one) {
@@ -179,13 +192,18 @@ function renderBars(one) {
 }
 
 function renderChanges(one) {
-  const {level, accept_above, escalate_below} = one.changes;
+  const {level, accept_above, escalate_below, calibrated} = one.changes;
   const accepted = one.decision === "accept";
   $("level-says").textContent = level === null ? "Not accepted at any level from 50 % on."
     : level >= 0.99 ? "Accepted at every level up to 99 %." : `Accepted up to ${percent(level)}, not above.`;
   $("accept-says").textContent = accept_above === null
     ? "The intervals of two classes overlap, so no threshold accepts it."
     : `Accepted up to ${accept_above.toFixed(2)}, the lower end of the interval.`;
+  if (calibrated) {
+    $("level-says").textContent = "The calibration decides, at every level.";
+    $("accept-says").textContent = `The calibration accepts from ${calibrated.threshold.toFixed(3)} on; this has ` +
+      `${calibrated.probability.toFixed(3)} at its temperature. Move this to decide by the intervals.`;
+  }
   $("escalate-says").textContent = accepted ? "It is accepted, so this does not matter."
     : `Escalated above ${escalate_below.toFixed(2)}, the mean probability; else repeated.`;
 }
