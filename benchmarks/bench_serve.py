@@ -7,8 +7,9 @@ checks that its answers have the numbers of `Model.sample`, alone and together. 
 PNGs of digits, each the next when it has the answer of the last; they run in a process of their
 own. The throughput is compared with that of `net.sample` with kept draws and as many images at once
 as there are clients. Where torch and fastapi are installed (`make bench-peers`), a service of these
-two does 100 passes of the same net, each with drawn weights, as a user would write it. Nothing but
-the loopback is used, and each measurement ends after --seconds.
+two does 100 passes of the same net: once as a user would write it, with weights drawn anew for each
+pass, and once with drawn weights that are kept and computed as one batch (vmap). It answers one
+image at a time. Nothing but the loopback is used, and clients send nothing after --seconds.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import asyncio
 import importlib.util
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -23,11 +25,13 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.append(str(Path(__file__).parent))
 
+REPO = Path(__file__).resolve().parents[1]
 SIZE = 28
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -63,18 +67,21 @@ async def client(port: int, requests: list[bytes], end: float, found: dict[str, 
     writer.close()
 
 
-def run_clients(port: int, clients: int, seconds: float) -> dict[str, list]:
+def run_clients(port: int, clients: int, seconds: float) -> dict[str, Any]:
     requests = [
         b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         for body in digits(16)
     ]
-    found: dict[str, list] = {"seconds": [], "refused": []}
+    found: dict[str, Any] = {"seconds": [], "refused": []}
 
     async def run() -> None:
-        end = time.perf_counter() + seconds
+        start = time.perf_counter()
+        end = start + seconds
         turns = [requests[n % 16 :] + requests[: n % 16] for n in range(clients)]
         await asyncio.gather(*(client(port, turn, end, found) for turn in turns))
+        # With the last answers, which come after the end.
+        found["elapsed"] = time.perf_counter() - start
 
     asyncio.run(run())
     return found
@@ -83,7 +90,10 @@ def run_clients(port: int, clients: int, seconds: float) -> dict[str, list]:
 # ---- The peer
 
 
-def run_peer(port: int, draws: int) -> None:
+PEERS = ("draws anew", "draws kept")
+
+
+def run_peer(port: int, draws: int, kind: str) -> None:
     """PyTorch and FastAPI: the passes of one image at a time, in FastAPI's pool of threads."""
     import threading
 
@@ -93,15 +103,27 @@ def run_peer(port: int, draws: int) -> None:
     from nets import NETS
     from PIL import Image
     from starlette.concurrency import run_in_threadpool
-    from torch_nets import draw_all, torch_net
+    from torch_nets import draw_all, drawn, torch_net
 
     net, lock, app = torch_net(NETS["lenet"]).eval(), threading.Lock(), FastAPI()
+
+    with torch.inference_mode():
+        kept = [drawn(net) for _ in range(draws)]
+        stacked = {name: torch.stack([one[name] for one in kept]) for name in kept[0]}
+
+    def pass_of(weights: dict, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(net, weights, (x,)).softmax(1)
+
+    def passes(x: torch.Tensor) -> torch.Tensor:
+        if kind == "draws kept":
+            return torch.func.vmap(pass_of, in_dims=(0, None))(stacked, x)
+        return draw_all(net, x, draws)
 
     def compute(body: bytes) -> dict:
         pixels = np.asarray(Image.open(io.BytesIO(body)).convert("L"), np.float32) / 256
         # Threads that compute at once only hinder each other on two cores.
         with lock, torch.inference_mode():
-            found = draw_all(net, torch.from_numpy(pixels)[None, None], draws)[:, 0].numpy()
+            found = passes(torch.from_numpy(pixels)[None, None])[:, 0].numpy()
         low, high = np.quantile(found, [0.025, 0.975], axis=0)
         mean = found.mean(0)
         return {
@@ -147,7 +169,7 @@ def measure(name: str, port: int, clients: int, seconds: float) -> dict:
         "refused": len(found["refused"]),
         "p50_ms": float(p50),
         "p99_ms": float(p99),
-        "images_per_second": len(times) / seconds,
+        "images_per_second": len(times) / found["elapsed"],
     }
 
 
@@ -199,18 +221,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one second and two clients")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--kind", choices=PEERS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.port:
         print(json.dumps(run_clients(args.port, args.clients, args.seconds)))
         return
     if args.peer:
-        run_peer(args.peer, args.draws)
+        run_peer(args.peer, args.draws, args.kind)
         return
     if args.quick:
         args.seconds, args.clients = 1.0, 2
 
     import caffe
+    from bayescaffe.common import provenance
     from bayescaffe.net.model import Model
+    from bench import KEEP_MEMORY
     from nets import NETS, prototxt
 
     rows = []
@@ -234,20 +259,22 @@ def main() -> None:
             service.terminate()
             service.wait()
     missing = [name for name in ("torch", "fastapi") if importlib.util.find_spec(name) is None]
-    if not missing:
+    for kind in () if missing else PEERS:
         port = free_port()
+        command = [sys.executable, __file__, "--peer", str(port), "--kind", kind]
         peer = subprocess.Popen(
-            [sys.executable, __file__, "--peer", str(port), "--draws", str(args.draws)]
+            [*command, "--draws", str(args.draws)], env={**os.environ, **KEEP_MEMORY}
         )
         try:
             wait_for(f"http://127.0.0.1:{port}/")
             for clients in (1, args.clients):
-                rows.append(measure("PyTorch + FastAPI", port, clients, args.seconds))
+                rows.append(measure(f"PyTorch + FastAPI, {kind}", port, clients, args.seconds))
         finally:
             peer.terminate()
             peer.wait()
 
     print(
+        f"Measured at commit `{provenance.commit(REPO)}` on {provenance.machine()}.\n\n"
         f"LeNet, {args.draws} draws; net.sample of {args.clients} images: {sampled:.1f} images/s\n"
     )
     print("| | clients | p50, ms | p99, ms | images/s | share of net.sample | refused |")

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from conftest import REPO
+from packaging.requirements import Requirement
 
 
 @pytest.fixture
@@ -154,3 +155,12 @@ def test_a_compiler_that_a_release_lacks_is_named(machine, tmp_path):
     assert "this system has no package g++-11" in done.stdout
     last = (tmp_path / "calls").read_text().splitlines()[-1]
     assert last.endswith("--no-install-recommends clang g++-12")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(REPO.glob("*/requirements*.txt")), ids=lambda path: path.name
+)
+def test_pip_reads_the_lists_of_packages(path):
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    wanted = [line for line in lines if line and not line.startswith(("#", "-c "))]
+    assert wanted and all(Requirement(line).name for line in wanted)
