@@ -127,6 +127,38 @@ def test_a_set_does_not_depend_on_the_images_beside():
         assert alone.accepted[0] == whole.accepted[row]
 
 
+@pytest.mark.parametrize("level", [0.8, 0.9, 0.95])
+def test_sets_of_lac_are_those_of_mapie(level):
+    """MAPIE's sets of APS and RAPS count the class's own probability, so they are larger."""
+    classification = pytest.importorskip("mapie.classification")
+
+    class Known:
+        """A classifier whose input is its answer."""
+
+        classes_ = np.arange(CLASSES)
+        _estimator_type = "classifier"
+
+        def fit(self, x, y):
+            return self
+
+        def __sklearn_is_fitted__(self):
+            return True
+
+        def predict_proba(self, x):
+            return np.asarray(x, float)
+
+        def predict(self, x):
+            return np.argmax(x, axis=1)
+
+    held_out, new = drawn(600, 1), drawn(400, 2)
+    rule = calibrate_decisions(held_out, level, temperature=1.0)
+    rest = np.random.default_rng(0).permutation(600)[600 // decisions.TUNING :]
+    peer = classification.SplitConformalClassifier(Known(), confidence_level=level)
+    peer.conformalize(held_out.probabilities[0, rest], held_out.labels[rest])
+    _, sets = peer.predict_set(new.probabilities[0])
+    assert np.array_equal(analyze(new, calibration=rule).decisions.sets, sets[:, :, 0])
+
+
 # ---- Accept --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -113,6 +114,62 @@ def test_bash_completes_commands_options_and_values():
     assert completed("bayescaffe", "analyze", "x", "--interval", "") == {"equal-tailed", "hdi"}
     assert completed("bayescaffe", "merge", "--out", "") == set()  # files
     assert completed("bayescaffe", "completion", "") == set(SHELLS)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_options_and_values(tmp_path):
+    script = tmp_path / "bayescaffe.fish"
+    script.write_text(SHELLS["fish"](build_parser()))
+
+    def offered(line: str) -> set[str]:
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"],
+            env={**os.environ, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return {line.partition("\t")[0] for line in done.stdout.splitlines()}
+
+    assert offered("bayescaffe me") == {"merge"}
+    assert offered("bayescaffe sample --pas") == {"--passes"}
+    assert offered("bayescaffe analyze x --interval ") == {"equal-tailed", "hdi"}
+    assert offered("bayescaffe completion ") == set(SHELLS)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize(
+    "typed, expected",
+    [
+        ("me", "merge "),
+        ("sample --pas", "--passes "),
+        ("analyze x --interval h", "hdi "),
+        ("completion f", "fish "),
+    ],
+)
+def test_zsh_completes_commands_options_and_values(tmp_path, typed, expected):
+    """In a shell on a terminal of its own, with the tabulator; it waits until the word is there."""
+    (tmp_path / "_bayescaffe").write_text(SHELLS["zsh"](build_parser()))
+    session = tmp_path / "session.zsh"
+    session.write_text(
+        "zmodload zsh/zpty\n"
+        "zpty shell 'TERM=dumb zsh -f -i'\n"
+        "zpty -w shell 'PS1=; fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D; "
+        'echo rea""dy\'\n'
+        "zpty -r -m shell out '*ready*'\n"
+        f"zpty -n -w shell $'bayescaffe {typed}\\t'\n"
+        f"zpty -r -m shell out '*bayescaffe *{expected}*' && print found\n"
+        "zpty -d shell\n"
+    )
+    done = subprocess.run(
+        ["zsh", "-f", str(session)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.endswith("found\n"), done
 
 
 def test_they_are_put_where_shells_look(tmp_path):
