@@ -3,6 +3,7 @@
 import json
 import math
 
+import mnist_draws
 import numpy as np
 import pytest
 from bayescaffe import BayesCaffeError, DecisionRule, Draws, analyze, calibrate_decisions
@@ -201,6 +202,47 @@ def test_the_error_of_what_is_accepted_is_bounded(true_error, error, confidence)
     """At most 1 - confidence of the rules exceed it, up to chance."""
     found = failures(true_error, 150, 500, error, confidence)
     assert found <= stats.binom.ppf(0.999, 150, 1 - confidence)
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """Digits of MNIST, divided at random 100 times: one half to calibrate with, one that is new."""
+    digits, random = mnist_draws.read(), np.random.default_rng(1)
+    found = []
+    for _ in range(100):
+        rows = np.split(random.permutation(len(digits.labels)), 2)
+        found.append([Draws(digits.probabilities[:, one], digits.labels[one]) for one in rows])
+    return found
+
+
+@pytest.mark.parametrize("method, level", [("lac", 0.95), ("lac", 0.99), ("raps", 0.995)])
+def test_coverage_of_held_out_digits(halves, method, level):
+    """Whatever the 4,000 images are, k of n + 1 are covered on average over all ways to divide
+    them, if no scores are equal near the k-th."""
+    found = []
+    for held_out, new in halves:
+        rule = calibrate_decisions(held_out, level, method=method)
+        sets = analyze(new, calibration=rule, progress=False).decisions.sets
+        found.append(sets[np.arange(len(sets)), new.labels].mean())
+    expected = math.ceil((rule.images + 1) * level) / (rule.images + 1)
+    error = np.std(found, ddof=1) / math.sqrt(len(found))
+    assert rule.images == 1600 and error < 0.001
+    assert abs(np.mean(found) - expected) < 3.3 * error
+
+
+def test_the_error_of_accepted_digits(halves):
+    """If all were accepted, it would be above the bound, which holds for 95 of 100."""
+    rates, shares, all_wrong = [], [], []
+    for held_out, new in halves:
+        rule = calibrate_decisions(held_out, error=0.008)
+        decided = analyze(new, calibration=rule, progress=False)
+        accepted, is_wrong = decided.decisions.accepted, decided.predicted != new.labels
+        rates.append(is_wrong[accepted].mean())
+        shares.append(accepted.mean())
+        all_wrong.append(is_wrong.mean())
+    assert np.mean(rates) < 0.008 < np.mean(all_wrong)
+    assert np.quantile(rates, 0.95) <= 0.008
+    assert 0.9 < np.mean(shares) < 1
 
 
 def test_a_weaker_test_breaks_the_bound(true_error, monkeypatch):
