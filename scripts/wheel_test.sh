@@ -6,8 +6,9 @@
 #   scripts/wheel_test.sh [SUITE]    default: bookworm (Debian 12); `make wheel-test` runs it
 #
 #   ROOTS      where the system is made; default: /var/tmp/bayescaffe-systems. wheel-SUITE.base is kept
-#   WHEELS     a folder of wheels that pip uses beside the index, such as PyTorch's for the CPU
-#   CACHE      a folder that becomes ~/.cache/bayescaffe, for what the network lacks
+#   WHEELS     a folder of wheels that pip uses beside the index, such as PyTorch's for the CPU; default: the one
+#              of pip's find-links
+#   CACHE      a folder that becomes ~/.cache/bayescaffe, for what the network lacks; default: the user's own
 #
 # Needs root or sudo, Debian or Ubuntu, and .venv.
 # Exit codes: 0 success; 1 failure, with the reason on standard error. A system that failed is kept.
@@ -22,6 +23,8 @@ name=wheel-test
 . scripts/base_system.sh
 
 suite=${1:-bookworm}
+WHEELS=${WHEELS:-$(.venv/bin/pip config get global.find-links 2> /dev/null || true)}
+CACHE=${CACHE:-$HOME/.cache/bayescaffe}
 roots=${ROOTS:-/var/tmp/bayescaffe-systems}
 base=$roots/wheel-$suite.base root=$roots/wheel-$suite.run log=build/wheel-test.log
 mapfile -t wheels < <(ls dist/bayescaffe-*.whl 2> /dev/null)
@@ -49,7 +52,7 @@ cp -a "$base" "$root"
 home=$root/home/user
 cp "${wheels[0]}" tests/wheel/use.sh tests/wheel/imports.py "$home"
 cp -r models/lenet "$home"
-[ -z "${CACHE:-}" ] || { mkdir -p "$home/.cache"; cp -r "$CACHE" "$home/.cache/bayescaffe"; }
+[ ! -d "$CACHE" ] || { mkdir -p "$home/.cache"; cp -r "$CACHE" "$home/.cache/bayescaffe"; }
 chroot "$root" chown -R user: /home/user
 # The mounts and processes end with the command.
 # shellcheck disable=SC2016  # variables of the inner shell
@@ -60,6 +63,6 @@ unshare --mount --pid --fork --kill-child bash -euc '
   [ ! -d "$2" ] || mount --bind "$2" "$1/mnt"
   trap "exit 130" INT
   chroot "$1" su --login user --command "bash use.sh" &
-  wait $!' bash "$root" "${WHEELS:-}" 2>&1 | tee "$log"
+  wait $!' bash "$root" "$WHEELS" 2>&1 | tee "$log"
 rm -rf --one-file-system "$root"
 say "all tests passed; log: $log"

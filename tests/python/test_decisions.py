@@ -1,14 +1,23 @@
 """Decisions with a guarantee: sets of classes, and the error of what is accepted."""
 
+import importlib.util
 import json
 import math
 
 import mnist_draws
 import numpy as np
 import pytest
-from bayescaffe import BayesCaffeError, DecisionRule, Draws, analyze, calibrate_decisions
+from bayescaffe import (
+    BayesCaffeError,
+    DecisionRule,
+    Draws,
+    analyze,
+    calibrate_decisions,
+    open_images,
+)
 from bayescaffe.stats import decisions, exact, rule_files
 from bayescaffe.stats.temperature import tempered
+from conftest import REPO
 from scipy import stats
 
 CLASSES = 5
@@ -213,6 +222,23 @@ def halves():
         rows = np.split(random.permutation(len(digits.labels)), 2)
         found.append([Draws(digits.probabilities[:, one], digits.labels[one]) for one in rows])
     return found
+
+
+def test_halves_have_each_digit_once(tmp_path, monkeypatch, digits):
+    spec = importlib.util.spec_from_file_location("halves", REPO / "models/lenet/halves.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    (tmp_path / "test_lmdb").symlink_to(digits / "test_lmdb")
+    monkeypatch.setattr(script, "DIGITS", tmp_path)
+    script.main()
+    first, second = (np.load(tmp_path / name) for name in ("held-out.npz", "new.npz"))
+    images, labels = open_images(digits / "test_lmdb").in_order()(100)
+    both = np.concatenate([first["images"], second["images"]])
+    assert first["images"].shape[0] == 50
+    assert sorted(image.tobytes() for image in both) == sorted(one.tobytes() for one in images)
+    known = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
+    for half in (first, second):
+        assert [known[image.tobytes()] for image in half["images"]] == half["labels"].tolist()
 
 
 @pytest.mark.parametrize("method, level", [("lac", 0.95), ("lac", 0.99), ("raps", 0.995)])

@@ -13,6 +13,7 @@ empty/bin/pip install -q bayescaffe-*.whl
 PATH=$PWD/empty/bin:$PATH
 empty/bin/pip check
 bayescaffe --version
+caffe --version | grep -x "caffe version 1.0.0"
 bayescaffe data mnist --quiet
 mkdir -p models && cp -r lenet models
 sed -i 's/^max_iter:.*/max_iter: 200/; s/^snapshot:.*/snapshot: 200/; s/^test_interval:.*/test_interval: 200/' \
