@@ -1,5 +1,7 @@
 """A small image set and nets to train on it, for the tests that need Caffe."""
 
+import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -247,3 +249,39 @@ def layer_posterior(name, tau, tau_bias=None, **fields):
         **{"kl": 1.0, "kl_share": 1.0, "kl_scale": 0.0},
     }
     return LayerPosterior(**{**said, **fields})
+
+
+def load_script(path: Path):
+    """A module of its own, from a file of scripts/ or models/."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium. Not for the whole session: Playwright's event loop must have ended when notebooks
+    are run."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    script = load_script(REPO / "scripts/screenshot.py")
+    if script.find_browser() is None:
+        pytest.skip("no chromium; scripts/setup.sh --tests installs it on Debian")
+    # Playwright gives it a fresh profile, and removes that.
+    with playwright.sync_playwright() as running:
+        launched = running.chromium.launch(executable_path=script.find_browser(), args=script.FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Dask cluster of two workers that is there already."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=2,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    ) as started:
+        yield started

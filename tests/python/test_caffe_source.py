@@ -1,29 +1,21 @@
 """The script that prepares Caffe's source tree, and the patch series that it applies."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 
 import pytest
-from conftest import REPO
+from conftest import REPO, load_script
 
 SCRIPT = REPO / "scripts/caffe_source.py"
 PATCH = "compat/protobuf-byte-limit.patch"
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("caffe_source", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """The script as a module, on a copy of caffe_bayes/ that a test may spoil."""
-    module = load_script()
+    module = load_script(SCRIPT)
     shutil.copytree(REPO / "caffe_bayes", tmp_path / "fork")
     monkeypatch.setattr(module, "FORK", tmp_path / "fork")
     monkeypatch.setattr(module, "PATCHES", tmp_path / "fork/patches")
@@ -33,7 +25,7 @@ def script(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def origin():
     """The pinned source; the build has put it into the cache."""
-    return load_script().obtain(os.environ.get("CAFFE_SOURCE", ""))
+    return load_script(SCRIPT).obtain(os.environ.get("CAFFE_SOURCE", ""))
 
 
 def edit(path, old, new):

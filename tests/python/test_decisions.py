@@ -1,6 +1,5 @@
 """Decisions with a guarantee: sets of classes, and the error of what is accepted."""
 
-import importlib.util
 import json
 import math
 
@@ -17,7 +16,7 @@ from bayescaffe import (
 )
 from bayescaffe.stats import decisions, exact, rule_files
 from bayescaffe.stats.temperature import tempered
-from conftest import REPO
+from conftest import REPO, load_script
 from scipy import stats
 
 CLASSES = 5
@@ -225,9 +224,7 @@ def halves():
 
 
 def test_halves_have_each_digit_once(tmp_path, monkeypatch, digits):
-    spec = importlib.util.spec_from_file_location("halves", REPO / "models/lenet/halves.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script(REPO / "models/lenet/halves.py")
     (tmp_path / "test_lmdb").symlink_to(digits / "test_lmdb")
     monkeypatch.setattr(script, "DIGITS", tmp_path)
     script.main()

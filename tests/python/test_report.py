@@ -1,6 +1,5 @@
 """The report: what it says, and how the page behaves in a real browser."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -15,6 +14,7 @@ from bayescaffe.common.errors import BayesCaffeError
 from bayescaffe.reporting.images import GALLERY
 from bayescaffe.reporting.page import report
 from bayescaffe.stats.analysis import analyze
+from bayescaffe.stats.decisions import calibrate_decisions
 from bayescaffe.stats.draws import Draws, load_draws, save_draws
 from conftest import REPO, layer_posterior
 
@@ -62,7 +62,8 @@ def draws():
 def full(draws, tmp_path_factory):
     """A report with every part, and the analysis that it is of."""
     ood = make_draws(images=80, strength=0.3, seed=3)
-    analysis = analyze(draws, ood=ood)
+    rule = calibrate_decisions(make_draws(images=400, seed=5), 0.9, error=0.1)
+    analysis = analyze(draws, ood=ood, calibration=rule)
     path = report(
         tmp_path_factory.mktemp("report") / "report.html",
         draws,
@@ -141,6 +142,16 @@ def test_metrics_stand_beside_the_baseline(full):
     assert f"measure this net {STOCK}" in text
     for key in ("nll", "brier", "aurc", "excess_aurc"):
         assert f"{full.analysis.metrics[key]:.3g}" in text
+
+
+def test_decisions_are_told_with_what_they_promise(full):
+    a, text = full.analysis, words(full.text)
+    covered = a.decisions.sets[np.arange(200), a.labels]
+    wrong = (a.predicted != a.labels)[a.decisions.accepted].sum()
+    assert "hold the true class for 90.00% of images" in text
+    assert f"Here it does for {100 * covered.mean():.2f}%" in text
+    assert f"accepts {a.decisions.accepted.sum()} of 200 images" in text
+    assert f"at most 10.00% of what it accepts is wrong. Here {wrong} are wrong" in text
 
 
 def test_footer_tells_where_the_draws_come_from(full):
@@ -337,27 +348,6 @@ def test_loaded_draws_give_the_same_report(files):
 # The page in a browser
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("screenshot", REPO / "scripts/screenshot.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def browser():
-    # Not for the whole session: Playwright's event loop must have ended when notebooks are run.
-    playwright = pytest.importorskip("playwright.sync_api")
-    script = load_script()
-    if script.find_browser() is None:
-        pytest.skip("no chromium; scripts/setup.sh --tests installs it on Debian")
-    # Playwright gives it a fresh profile, and removes that.
-    with playwright.sync_playwright() as running:
-        launched = running.chromium.launch(executable_path=script.find_browser(), args=script.FLAGS)
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
 def open_page(browser):
     """Opens a page; fails the test if it complained or asked for anything."""
@@ -392,7 +382,18 @@ def page(open_page, full):
     return open_page(full.path)
 
 
-CHARTS = {"risk", "reliability", "histogram", "box", "tau", "test_error", "loss", "taus"}
+CHARTS = {
+    "risk",
+    "reliability",
+    "histogram",
+    "box",
+    "tau",
+    "test_error",
+    "loss",
+    "taus",
+    "set-sizes",
+    "class-coverage",
+}
 
 
 def test_every_chart_is_drawn(page):
@@ -685,7 +686,7 @@ def test_structure_is_sound_for_screen_readers(page):
     links = page.eval_on_selector_all(
         "nav a", "all => all.map(a => a.getAttribute('href').slice(1))"
     )
-    assert len(links) == 10 and set(links) <= set(ids)
+    assert len(links) == 11 and set(links) <= set(ids)
 
 
 def test_keyboard_reaches_the_report_first_and_shows_where_it_is(page):

@@ -773,22 +773,6 @@ def test_a_reference_of_other_weights_is_refused(trained, capsys, tmp_path, digi
 # ---- The page in a browser
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from test_report import load_script
-
-    playwright = pytest.importorskip("playwright.sync_api")
-    script = load_script()
-    if script.find_browser() is None:
-        pytest.skip("no chromium; scripts/setup.sh --tests installs it on Debian")
-    with playwright.sync_playwright() as running_one:
-        launched = running_one.chromium.launch(
-            executable_path=script.find_browser(), args=script.FLAGS
-        )
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
 def open_page(browser):
     """Opens the page of a service; fails the test if it complained, or asked for anything else."""

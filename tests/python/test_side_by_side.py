@@ -1,6 +1,5 @@
 """The experiments of models/ side by side: on the workers of Dask what processes do."""
 
-import logging
 import os
 import sys
 
@@ -19,22 +18,15 @@ from steps import Step, run_chains  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def address():
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=2,
-        dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL,
-    ) as cluster:
+def address(cluster):
+    def forget():
+        """Workers of other machines do not know where these modules are."""
+        sys.path[:] = [path for path in sys.path if "models" not in path]
+        return "side_by_side" in sys.modules
 
-        def forget():
-            """Workers of other machines do not know where these modules are."""
-            sys.path[:] = [path for path in sys.path if "models" not in path]
-            return "side_by_side" in sys.modules
-
-        with distributed.Client(cluster, set_as_default=False) as client:
-            assert not any(client.run(forget).values())
-        yield cluster.scheduler_address
+    with distributed.Client(cluster, set_as_default=False) as client:
+        assert not any(client.run(forget).values())
+    return cluster.scheduler_address
 
 
 def test_jobs_run_on_workers_in_this_folder(address, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -48,18 +47,6 @@ pytestmark = pytest.mark.engine
 BAYES = "kl_weight: 0.01 dataset_size: 330"
 OWN = {"created", "seconds", "path"}
 """What one process and several tell differently."""
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A cluster of two workers that is there already."""
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=2,
-        dashboard_address="127.0.0.1:0",
-        silence_logs=logging.CRITICAL,
-    ) as cluster:
-        yield cluster
 
 
 @pytest.fixture
