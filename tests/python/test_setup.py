@@ -92,6 +92,7 @@ def test_another_distribution_is_told_what_to_install(machine):
 
 
 DEBIAN, UBUNTU = "ID=debian\n", "ID=ubuntu\nID_LIKE=debian\n"
+FOR_TESTS = "chromium fish fonts-dejavu-core zsh"
 
 
 @pytest.fixture
@@ -105,23 +106,23 @@ def tests_on(machine, tmp_path):
     return run
 
 
-def test_tests_get_a_browser_on_debian(tests_on, tmp_path):
+def test_tests_get_a_browser_and_shells_on_debian(tests_on, tmp_path):
     done = tests_on(DEBIAN, dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG, apt_cache="")
     assert done.returncode == 7
     last = (tmp_path / "calls").read_text().splitlines()[-1]
-    assert last.endswith("--no-install-recommends chromium fonts-dejavu-core")
+    assert last.endswith(f"--no-install-recommends {FOR_TESTS}")
 
 
-def test_tests_do_without_a_browser_on_ubuntu(tests_on, tmp_path):
+def test_tests_do_without_them_on_ubuntu(tests_on, tmp_path):
     done = tests_on(UBUNTU, dpkg_query=NONE_INSTALLED, id="echo 0", apt_get=LOG)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "calls").exists()
 
 
-def test_tests_do_without_a_browser_where_it_cannot_be_installed(tests_on):
+def test_tests_do_without_them_where_they_cannot_be_installed(tests_on):
     done = tests_on(DEBIAN, dpkg_query=NONE_INSTALLED, id="echo 1000")
     assert done.returncode == 0
-    assert "without chromium fonts-dejavu-core" in done.stdout
+    assert f"without {FOR_TESTS};" in done.stdout
 
 
 def test_tests_make_no_environment(tests_on, machine):
